@@ -1,8 +1,7 @@
 """The records of ``__consumer_offsets``: OffsetCommitKey and -Value, GroupMetadataKey and -Value as bytes.
 
 Layouts and written versions are those of Apache Kafka 4.4.0: OffsetCommitKey v1, OffsetCommitValue v4 (v1 if the
-client gave a retention time), GroupMetadataKey v2, GroupMetadataValue v3. Values of every older version are read too.
-A tombstone is a key without a value.
+client gave a retention time), GroupMetadataKey v2, GroupMetadataValue v3. A tombstone is a key without a value.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from spark_2pc_sink.reference import internal_topics as schemas
 from spark_2pc_sink.reference.groups.members import Member
 
 _PEER: Final = "the log of group offsets"
-#: Key types: OffsetCommitKey, which was 0 originally and had the same fields, and GroupMetadataKey.
-_OFFSET_KEYS: Final = (0, 1)
+#: The types of keys that the classic protocol uses.
+_OFFSET_KEY: Final = 1
 _GROUP_KEY: Final = 2
 _OFFSET_VERSION: Final = 4
 #: The only version of OffsetCommitValue with an expiry time.
@@ -69,7 +68,7 @@ class GroupKey:
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """Decode a key; None for record types that the classic protocol does not use."""
     kind = schemas.prefix_of(data, peer=_PEER)
-    if kind in _OFFSET_KEYS:
+    if kind == _OFFSET_KEY:
         key = schemas.decode(schemas.OffsetCommitKey, data, version=0, peer=_PEER)
         return OffsetKey(key.group, key.topic, key.partition)
     if kind == _GROUP_KEY:
@@ -127,12 +126,12 @@ class GroupValue:
     @classmethod
     def decode(cls, data: bytes) -> GroupValue:
         found = schemas.decode_value(schemas.GroupMetadataValue, data, peer=_PEER)
-        members = tuple(_member(each, found.protocol or "") for each in found.members)
+        members = tuple(
+            Member(
+                protocols=((found.protocol or "", each.subscription),),
+                assignment=each.assignment,
+                **_ours(each, _MEMBER),
+            )
+            for each in found.members
+        )
         return cls(members=members, **_ours(found, _GROUP))
-
-
-def _member(found: Any, protocol: str) -> Member:
-    if found.rebalance_timeout == UNKNOWN:
-        found.rebalance_timeout = found.session_timeout  # version 0 had one timeout for both
-    protocols = ((protocol, found.subscription),)
-    return Member(protocols=protocols, assignment=found.assignment, **_ours(found, _MEMBER))

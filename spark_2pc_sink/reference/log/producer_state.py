@@ -260,7 +260,6 @@ class ProducerStates:
 class AbortedIndex:
     def __init__(self) -> None:
         self._entries: list[tuple[EndedTransaction, int]] = []
-        self._marker_offsets: list[int] = []
 
     def add(self, ended: EndedTransaction, stable_offset: int) -> None:
         """Add an aborted transaction; its marker must be the newest.
@@ -269,9 +268,8 @@ class AbortedIndex:
         start of the earliest transaction of another producer id, else the offset after the marker. No later entry
         begins before it, so a search can stop there.
         """
-        assert not self._marker_offsets or self._marker_offsets[-1] < ended.marker_offset
+        assert not self._entries or self._entries[-1][0].marker_offset < ended.marker_offset
         self._entries.append((ended, stable_offset))
-        self._marker_offsets.append(ended.marker_offset)
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
         """(producer id, first offset) of transactions that overlap ``[fetch_offset, upper_offset)``.
@@ -279,7 +277,8 @@ class AbortedIndex:
         ``TransactionIndex.collectAbortedTxns``: marker at or after the fetch offset, begun before the upper one.
         """
         found = []
-        for ended, stable_offset in self._entries[bisect_left(self._marker_offsets, fetch_offset) :]:
+        first = bisect_left(self._entries, fetch_offset, key=lambda entry: entry[0].marker_offset)
+        for ended, stable_offset in self._entries[first:]:
             if ended.first_offset < upper_offset:
                 found.append((ended.producer_id, ended.first_offset))
             if stable_offset >= upper_offset:

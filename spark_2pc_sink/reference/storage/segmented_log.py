@@ -21,6 +21,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 from spark_2pc_sink.reference.storage.batches import Stamped, is_whole
@@ -92,6 +93,7 @@ class Segment:
             position += header.size_bytes
 
 
+_base_offset_of: Final = attrgetter("base_offset")
 #: Bytes per read; a larger batch is read separately.
 READ_BYTES = 4 * 1024 * 1024
 
@@ -156,7 +158,6 @@ class SegmentedLog:
         self.unsynced_bytes: int = 0
         self._store = store
         self._segments: list[Segment] = []
-        self._base_offsets: list[int] = []
         self._unsynced: list[SegmentFile] = []
         self._names_unsynced = False
 
@@ -165,7 +166,7 @@ class SegmentedLog:
         return self._store.path
 
     def path_of(self, offset: int) -> str:
-        return self._segments[max(bisect_right(self._base_offsets, offset) - 1, 0)].file.path
+        return self._segments[self._at(offset)].file.path
 
     @property
     def end_offset(self) -> int:
@@ -184,7 +185,7 @@ class SegmentedLog:
         if not base_offsets and durable_end:
             raise ShortLogError(path=self.path, end_offset=0, durable_end=durable_end)
         for base_offset in base_offsets or [0]:
-            self._add(Segment(base_offset, self._store.segment(base_offset)))
+            self._segments.append(Segment(base_offset, self._store.segment(base_offset)))
         for segment in self._segments:
             self.recovered_cut_bytes = recover_segment(
                 segment, take, last=segment is self._segments[-1], durable_end=durable_end
@@ -237,8 +238,7 @@ class SegmentedLog:
         batch, or the log's end. The second value is the end of the range in which aborted transactions matter to the
         reader: the offset of the next index entry after the batches, else the end of the segment.
         """
-        index = bisect_right(self._base_offsets, offset) - 1
-        segment = self._segments[index]
+        segment = self._segments[self._at(offset)]
         position = segment.position_of(offset)
         head = segment.file.read(position, LOG_OVERHEAD_BYTES)
         first_bytes = LOG_OVERHEAD.unpack(head)[1] + LOG_OVERHEAD_BYTES
@@ -250,8 +250,7 @@ class SegmentedLog:
         return data if end == len(data) else data[:end], segment.upper_offset(position + returned)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        first = max(bisect_right(self._base_offsets, offset) - 1, 0)
-        for segment in self._segments[first:]:
+        for segment in self._segments[self._at(offset) :]:
             for header, position in segment.batches(segment.position_of(offset)):
                 yield header, segment.file.read(position, header.size_bytes)
 
@@ -264,7 +263,7 @@ class SegmentedLog:
 
     def max_timestamp_from(self, offset: int) -> int:
         """The largest timestamp in any batch that begins at or after ``offset``, or -1."""
-        following = bisect_left(self._base_offsets, offset)
+        following = bisect_left(self._segments, offset, key=_base_offset_of)
         found_ms = [segment.max_timestamp_ms for segment in self._segments[following:]]
         if not found_ms or self._segments[following].base_offset != offset:
             # A part of the previous segment counts too; only its headers tell which.
@@ -305,12 +304,12 @@ class SegmentedLog:
             raise
         rolled = Segment(segment.end_offset, self._store.segment(segment.end_offset))
         self._names_unsynced = True
-        self._add(rolled)
+        self._segments.append(rolled)
         return rolled
 
-    def _add(self, segment: Segment) -> None:
-        self._segments.append(segment)
-        self._base_offsets.append(segment.base_offset)
+    def _at(self, offset: int) -> int:
+        """The index of the segment with an offset."""
+        return max(bisect_right(self._segments, offset, key=_base_offset_of) - 1, 0)
 
 
 def _whole_batches(data: bytes, limit_offset: int) -> tuple[int, bool]:

@@ -197,5 +197,5 @@ def _description(name: str, found: TransactionMetadata | Code) -> Any:
         transaction_start_time_ms=found.start_ms,
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
-        topics=[_Description.TopicData(topic=name, partitions=[at for at, _ in rows]) for name, rows in topics.items()],
+        topics=[_Description.TopicData(topic=each, partitions=[at for at, _ in rows]) for each, rows in topics.items()],
     )

@@ -20,7 +20,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import Access
-from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
+from spark_2pc_sink.reference.network.sasl import Login, LoginStep
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.protocol.codec import ApiRequest, read_head, read_request, write_response
 from spark_2pc_sink.wire.api_versions import Api
@@ -166,9 +166,6 @@ class RequestChannel:
         A RemoteProtocolError closes the connection, without a traceback.
         """
         self._listener.metrics.requests += 1
-        if self._login is not None and self._login.expect is Expect.BARE:
-            await self._follow(self._login.bare_frame(frame))
-            return
         call = self._listener.dispatcher.read(frame)
         if self._login is not None:
             await self._log_in(self._login, call)
@@ -226,8 +223,7 @@ class RequestChannel:
         if step.refused is not None:
             self._listener.metrics.failed_logins += 1
             await asyncio.sleep(self._listener.properties.connection_failed_authentication_delay_ms / 1000)
-        if step.reply is not None:
-            self._send(step.reply)
+        self._send(step.reply)
         if step.refused is not None:
             raise RemoteProtocolError(peer="the client", detail=f"no login: {step.refused}")
         if step.principal is not None:

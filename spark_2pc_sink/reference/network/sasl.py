@@ -1,8 +1,8 @@
 """Server-side SASL (KIP-43, KIP-152): the messages that a connection may send before it has logged in.
 
-The order is Kafka's: at most one ApiVersions, then SaslHandshake, then the messages of the mechanism, one for PLAIN and
-two for SCRAM: as SaslAuthenticate after a handshake of version 1, as bare frames after one of version 0. Anything else
-ends the connection. There is no clock and no socket here.
+The order is Kafka's: at most one ApiVersions, then SaslHandshake, then SaslAuthenticate with the messages of the
+mechanism, one for PLAIN and two for SCRAM. Anything else ends the connection. There is no clock and no socket here.
+SaslHandshake v0, after which messages are bare frames, is not offered: clients have had v1 since Kafka 1.0.
 
 For SCRAM (RFC 5802, RFC 7677) the checks, their order and messages are those of Kafka's ScramSaslServer, so an unknown
 user is refused at the first message, which reveals whether a user exists.
@@ -16,7 +16,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import struct
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -176,18 +175,12 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-#: From this handshake version on, the mechanism's messages are Kafka requests.
-_WRAPPED_VERSION: Final = 1
-
-
 class Expect(Enum):
     """What the next frame must be."""
 
     VERSIONS_OR_HANDSHAKE = "ApiVersions or SaslHandshake"
     HANDSHAKE = "SaslHandshake"
-    WRAPPED = "SaslAuthenticate"
-    BARE = "a message of the mechanism"
-    NOTHING = "nothing"
+    AUTHENTICATE = "SaslAuthenticate"
 
 
 @dataclass(frozen=True)
@@ -198,7 +191,7 @@ class LoginStep:
     ``connection.failed.authentication.delay.ms``.
     """
 
-    reply: tuple[bytes, bytes | bytearray] | None
+    reply: tuple[bytes, bytes | bytearray]
     principal: str | None = None
     refused: str | None = None
 
@@ -218,17 +211,9 @@ class Login:
     def request(self, api: Api, request: ApiRequest) -> LoginStep:
         if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
             return self._handshake(request)
-        if api is Api.SASL_AUTHENTICATE and self.expect is Expect.WRAPPED:
+        if api is Api.SASL_AUTHENTICATE and self.expect is Expect.AUTHENTICATE:
             return self._authenticate(request)
         raise self._unexpected(api.name)
-
-    def bare_frame(self, frame: bytes | bytearray) -> LoginStep:
-        """React to a message that is not a Kafka request; an invalid one gets no answer, as in Kafka."""
-        try:
-            answer, principal = self._evaluate(bytes(frame))
-        except SaslRefusedError as error:
-            return LoginStep(None, refused=error.log_message)
-        return LoginStep((struct.pack(">i", len(answer)), answer), principal=principal)
 
     def _handshake(self, request: ApiRequest) -> LoginStep:
         mechanism, head = request.body.mechanism, request.head
@@ -237,31 +222,22 @@ class Login:
         response = SaslHandshakeResponse(error_code=code, mechanisms=list(self._mechanisms))
         reply = write_response(response, head.correlation_id, version=head.version)
         if not known:
-            self.expect = Expect.NOTHING
             return LoginStep(reply, refused=f"the mechanism {mechanism!r} is not enabled")
         self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
-        self.expect = Expect.WRAPPED if head.version >= _WRAPPED_VERSION else Expect.BARE
+        self.expect = Expect.AUTHENTICATE
         return LoginStep(reply)
 
     def _authenticate(self, request: ApiRequest) -> LoginStep:
         head = request.head
-        principal = refused = None
+        user = refused = None
         try:
-            answer, principal = self._evaluate(request.body.auth_bytes)
+            answer, user = self._exchange.evaluate(request.body.auth_bytes)
             response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
         except SaslRefusedError as error:
             refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
             response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
         reply = write_response(response, head.correlation_id, version=head.version)
-        return LoginStep(reply, principal=principal, refused=refused)
-
-    def _evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """The mechanism's answer, and the principal once logged in; the last message ends the exchange."""
-        expected, self.expect = self.expect, Expect.NOTHING
-        answer, user = self._exchange.evaluate(message)
-        if user is None:
-            self.expect = expected
-        return answer, None if user is None else f"User:{user}"
+        return LoginStep(reply, principal=None if user is None else f"User:{user}", refused=refused)
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(peer="the client", detail=f"{what} before the login; expected {self.expect.value}")
@@ -270,7 +246,7 @@ class Login:
 class SaslHandlers:
     """SaslHandshake and SaslAuthenticate on a connection that needs no login, or has logged in: ILLEGAL_SASL_STATE."""
 
-    @serves(Api.SASL_HANDSHAKE, 0, 1)
+    @serves(Api.SASL_HANDSHAKE, 1, 1)
     async def handshake(self, _context: RequestContext, _request: Any) -> Any:
         return SaslHandshakeResponse(error_code=Code.ILLEGAL_SASL_STATE)
 

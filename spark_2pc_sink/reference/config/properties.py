@@ -179,10 +179,6 @@ class BrokerProperties:
 
     offsets_topic_num_partitions: int = _count(50, "initial number of partitions of __consumer_offsets")
     offsets_topic_segment_bytes: int = _bytes(104_857_600, "size of a segment file of __consumer_offsets")
-    offsets_retention_minutes: int = _count(10_080, "offsets of a group without members for this long are forgotten")
-    offsets_retention_check_interval_ms: int = _ms(
-        600_000, "pause between searches for expired offsets", at_most=INT64_MAX
-    )
     offset_metadata_max_bytes: int = _bytes(4096, "the longest text that may be committed with an offset", at_least=0)
     group_min_session_timeout_ms: int = _ms(6000, "the shortest session timeout of a member", at_least=0)
     group_max_session_timeout_ms: int = _ms(1_800_000, "the longest session timeout of a member", at_least=0)

@@ -1,7 +1,7 @@
 """The records of ``__consumer_offsets``: OffsetCommitKey and -Value, GroupMetadataKey and -Value as bytes.
 
-Layouts and written versions are those of Apache Kafka 4.4.0: OffsetCommitKey v1, OffsetCommitValue v4 (v1 if the
-client gave a retention time), GroupMetadataKey v2, GroupMetadataValue v3. A tombstone is a key without a value.
+Layouts and written versions are those of Apache Kafka 4.4.0: OffsetCommitKey v1, OffsetCommitValue v4,
+GroupMetadataKey v2, GroupMetadataValue v3. A tombstone is a key without a value.
 """
 
 from __future__ import annotations
@@ -19,21 +19,18 @@ _PEER: Final = "the log of group offsets"
 _OFFSET_KEY: Final = 1
 _GROUP_KEY: Final = 2
 _OFFSET_VERSION: Final = 4
-#: The only version of OffsetCommitValue with an expiry time.
-_EXPIRING_VERSION: Final = 1
 _GROUP_VERSION: Final = 3
 #: An unknown epoch or time.
 UNKNOWN: Final = -1
 #: Fields of values and members whose names differ in Kafka's schemas.
 _THEIRS: Final = {
     "commit_ms": "commit_timestamp",
-    "expire_ms": "expire_timestamp",
     "state_since_ms": "current_state_timestamp",
     "instance_id": "group_instance_id",
     "rebalance_timeout_ms": "rebalance_timeout",
     "session_timeout_ms": "session_timeout",
 }
-_OFFSET: Final = ("offset", "leader_epoch", "metadata", "commit_ms", "expire_ms", "topic_id")
+_OFFSET: Final = ("offset", "leader_epoch", "metadata", "commit_ms", "topic_id")
 _GROUP: Final = ("protocol_type", "generation", "protocol", "leader", "state_since_ms")
 _MEMBER: Final = ("member_id", "instance_id", "client_id", "client_host", "rebalance_timeout_ms", "session_timeout_ms")
 
@@ -78,21 +75,17 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetValue:
-    """A committed offset; ``expire_ms`` is -1 unless the client asked for it (OffsetCommit v2 to v4).
-
-    ``topic_id`` is None unless the client identified the topic by id (OffsetCommit v10).
-    """
+    """A committed offset; ``topic_id`` is None unless the client identified the topic by id (OffsetCommit v10)."""
 
     offset: int
     leader_epoch: int = UNKNOWN
     metadata: str = ""
     commit_ms: int
-    expire_ms: int = UNKNOWN
     topic_id: UUID | None = None
 
     def encode(self) -> bytes:
         value = schemas.OffsetCommitValue(**_theirs(self, _OFFSET))
-        return schemas.encode_value(value, _OFFSET_VERSION if self.expire_ms == UNKNOWN else _EXPIRING_VERSION)
+        return schemas.encode_value(value, _OFFSET_VERSION)
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetValue:

@@ -31,7 +31,6 @@ from spark_2pc_sink.reference.transactions.service import Background
 
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1
-_MINUTE_MS: Final = 60_000
 #: Group records store text lengths as int16. A member id is an instance id and a suffix.
 TEXT_BYTES_MAX: Final = 32_767 - 64
 
@@ -72,7 +71,6 @@ class GroupService:
     def start(self) -> None:
         for group_id in self.store.groups:
             self._arm(group_id)
-        self._background.every(self.properties.offsets_retention_check_interval_ms, self.remove_expired)
 
     async def stop(self) -> None:
         """Stop the timers, answer every waiting request with NOT_COORDINATOR, and finish work in progress."""
@@ -171,18 +169,6 @@ class GroupService:
         return code
 
     # --- time --------------------------------------------------------------------------------------------------------
-
-    async def remove_expired(self) -> None:
-        """Remove offsets unused for the retention time, and empty groups without offsets (KIP-211)."""
-        now_ms = self._now_ms()
-        for group in list(self.store.groups.values()):
-            offsets = self.store.offsets(group.group_id)
-            expired = offsets.expired(group, now_ms, self.properties.offsets_retention_minutes * _MINUTE_MS)
-            kept = len(offsets.of_group(group.group_id)) > len(expired)
-            done = not kept and not offsets.has_open_transactions(group.group_id)
-            deleted = [GroupKey(group.group_id)] if done and group.state is GroupState.EMPTY else []
-            self.store.append_tombstones(group.group_id, (*expired, *deleted))
-            self._arm(group.group_id)
 
     def forget_topic(self, topic: str) -> None:
         for group_id in list(self.store.groups):

@@ -20,8 +20,8 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group, GroupState, Now
-from spark_2pc_sink.reference.groups.records import UNKNOWN, GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
+from spark_2pc_sink.reference.groups.members import Group, Now
+from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
@@ -70,9 +70,6 @@ class OffsetTable:
     def is_pending(self, key: OffsetKey) -> bool:
         return any(key in waiting for waiting in self._pending.values())
 
-    def has_open_transactions(self, group_id: str) -> bool:
-        return any(key.group_id == group_id for key in self._pending_keys())
-
     def keys_of(self, group_id: str) -> list[OffsetKey]:
         pending = (key for key in self._pending_keys() if key.group_id == group_id)
         return list(dict.fromkeys((*self._committed.get(group_id, {}), *pending)))
@@ -81,29 +78,8 @@ class OffsetTable:
         committed = (key for offsets in self._committed.values() for key in offsets)
         return list(dict.fromkeys(key for key in (*committed, *self._pending_keys()) if key.topic == topic))
 
-    def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
-        found = []
-        for key, value in self.of_group(group.group_id).items():
-            since_ms = _unused_since_ms(group, value)
-            end_ms = value.expire_ms if value.expire_ms != UNKNOWN else (since_ms or 0) + retention_ms
-            used = since_ms is None or group.subscribes_to(key.topic) or self.is_pending(key)
-            if not used and now_ms >= end_ms:
-                found.append(key)
-        return found
-
     def _pending_keys(self) -> Iterator[OffsetKey]:
         return (key for waiting in self._pending.values() for key in waiting)
-
-
-def _unused_since_ms(group: Group, value: OffsetValue) -> int | None:
-    """Start of the retention time (KIP-211): the group is empty, or a stable one subscribes to other topics now."""
-    if group.protocol_type is None:
-        return value.commit_ms
-    if group.state is GroupState.EMPTY:
-        return value.commit_ms if group.state_since_ms == UNKNOWN else group.state_since_ms
-    if group.is_consumer_group and group.topics is not None and group.state is GroupState.STABLE:
-        return value.commit_ms
-    return None
 
 
 #: A record of ``__consumer_offsets``; None for a tombstone.

@@ -82,8 +82,7 @@ class GroupOffsetHandlers:
         by_id = context.version >= _TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, refusal, _CommitTopic, _CommitPartition, by_id=by_id)
         if any(topic.accepted() for topic in asked):
-            retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
-            offsets = self._offsets(request.group_id, asked, retention_ms)
+            offsets = self._offsets(request.group_id, asked)
             code = self._check(request, knows_gone=context.version >= _GROUP_GONE_VERSION)
             if not code:
                 self._groups.seen(request.group_id, request.member_id)
@@ -96,7 +95,7 @@ class GroupOffsetHandlers:
         refusal, by_id = _transaction_refusal(context, request), context.version >= _TXN_TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
         if any(topic.accepted() for topic in asked):
-            offsets = self._offsets(request.group_id, asked, UNKNOWN)
+            offsets = self._offsets(request.group_id, asked)
             code = await self._commit_in_transaction(request, offsets, context.version)
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(topics=[topic.answer for topic in asked])
@@ -180,16 +179,14 @@ class GroupOffsetHandlers:
         name, refusal = find_topic(self._catalog, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
         return name, topic_id, refusal
 
-    def _offsets(self, group_id: str, asked: Iterable[_Asked], retention_ms: int) -> dict[OffsetKey, OffsetValue]:
+    def _offsets(self, group_id: str, asked: Iterable[_Asked]) -> dict[OffsetKey, OffsetValue]:
         now_ms = self._now_ms()
-        expire_ms = UNKNOWN if retention_ms == UNKNOWN else now_ms + retention_ms
         return {
             OffsetKey(group_id, topic.name, each.partition_index): OffsetValue(
                 offset=each.committed_offset,
                 leader_epoch=UNKNOWN if each.committed_leader_epoch is None else each.committed_leader_epoch,
                 metadata=each.committed_metadata or "",
                 commit_ms=now_ms,
-                expire_ms=expire_ms,
                 topic_id=topic.topic_id,
             )
             for topic in asked

@@ -344,16 +344,7 @@ async def test_a_change_of_the_system_s_clock_ends_no_session() -> None:
         assert not rig.service.store.groups["g"].members
 
 
-async def test_offsets_are_forgotten_after_the_retention_time() -> None:
-    async with running_groups() as rig:
-        await rig.commit("simple", -1, "", {0: 5})
-        await rig.commit_in_transaction("open", (44, 0), {0: 5})
-        rig.now_ms += 7 * DAY_MS
-        await rig.service.remove_expired()
-        assert set(rig.service.store.groups) == set(rig.restarted().service.store.groups) == {"open"}
-
-
-async def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
+async def test_offsets_of_a_topic_that_is_deleted_are_forgotten() -> None:
     async with running_groups() as rig:
         for group in ("g", "h"):
             await rig.commit(group, -1, "", {0: 5, 1: 6})
@@ -388,12 +379,6 @@ KAFKA_RECORDS = [
         OffsetValue(offset=5, commit_ms=0x1A1FF43F1D0, topic_id=UUID("4524f22a-4a35-4c80-a032-b364edda2ab9")),
     ),
     (
-        "000100026d3100066f726465727300000001",
-        "000100000000000000060000000001a1ff43f417000001a20539d517",
-        OffsetKey("m1", "orders", 1),
-        OffsetValue(offset=6, commit_ms=0x1A1FF43F417, expire_ms=0x1A20539D517),
-    ),
-    (
         "0002000d73743134303631343430363134",
         "00030008636f6e73756d657200000001000572616e676500"
         "26612d34653439666633622d336166312d343432612d623334332d353832383163636265333063"
@@ -426,7 +411,7 @@ KAFKA_RECORDS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "named", "said"), KAFKA_RECORDS, ids=["empty", "id", "expiring", "static"])
+@pytest.mark.parametrize(("key", "value", "named", "said"), KAFKA_RECORDS, ids=["empty", "id", "static"])
 def test_records_of_kafka_are_read_and_written_the_same(
     key: str, value: str, named: GroupKey | OffsetKey, said: GroupValue | OffsetValue
 ) -> None:

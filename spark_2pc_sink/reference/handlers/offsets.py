@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
@@ -53,17 +52,13 @@ _Fetched: TypeAlias = tuple[OffsetValue | None, Code]
 _FetchTarget: TypeAlias = tuple[str, UUID | None, Code, list[int]]
 
 
-@dataclass
-class _Asked:
-    """A topic in a request; its answer has the same partitions, those with a code are refused."""
+class _Accepted(NamedTuple):
+    """A partition in a request that is not refused so far, and its answer."""
 
-    name: str
+    key: OffsetKey
     topic_id: UUID | None
+    asked: Any
     answer: Any
-    rows: list[tuple[Any, Any]]
-
-    def accepted(self) -> list[tuple[Any, Any]]:
-        return [(asked, row) for asked, row in self.rows if not row.error_code]
 
 
 class GroupOffsetHandlers:
@@ -80,25 +75,24 @@ class GroupOffsetHandlers:
     async def commit(self, context: RequestContext, request: Any) -> Any:
         refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
         by_id = context.version >= _TOPIC_ID_VERSION
-        asked = self._asked(context, request.topics, refusal, _CommitTopic, _CommitPartition, by_id=by_id)
-        if any(topic.accepted() for topic in asked):
-            offsets = self._offsets(request.group_id, asked)
+        topics, accepted = self._sifted(context, request, refusal, _CommitTopic, _CommitPartition, by_id=by_id)
+        if accepted:
+            offsets = self._offsets(accepted)
             code = self._check(request, knows_gone=context.version >= _GROUP_GONE_VERSION)
             if not code:
                 self._groups.seen(request.group_id, request.member_id)
                 code = await self._append(request.group_id, offsets)
-            self._settle(asked, code)
-        return OffsetCommitResponse(topics=[topic.answer for topic in asked])
+            self._settle(accepted, code)
+        return OffsetCommitResponse(topics=topics)
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
         refusal, by_id = _transaction_refusal(context, request), context.version >= _TXN_TOPIC_ID_VERSION
-        asked = self._asked(context, request.topics, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
-        if any(topic.accepted() for topic in asked):
-            offsets = self._offsets(request.group_id, asked)
-            code = await self._commit_in_transaction(request, offsets, context.version)
-            self._settle(asked, Code(offsets_code(context.version, code)))
-        return TxnOffsetCommitResponse(topics=[topic.answer for topic in asked])
+        topics, accepted = self._sifted(context, request, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
+        if accepted:
+            code = await self._commit_in_transaction(request, self._offsets(accepted), context.version)
+            self._settle(accepted, Code(offsets_code(context.version, code)))
+        return TxnOffsetCommitResponse(topics=topics)
 
     async def _commit_in_transaction(
         self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], version: int
@@ -144,33 +138,36 @@ class GroupOffsetHandlers:
         code = self._store.append(group_id, list(offsets.items()), writer=writer, guard=guard)
         return code or await self._store.durable(group_id)
 
-    def _asked(
+    def _sifted(
         self,
         context: RequestContext,
-        topics: Iterable[Any],
+        request: Any,
         refusal: Code,
         topic_kind: Any,
         partition_kind: Any,
         *,
         by_id: bool = False,
-    ) -> list[_Asked]:
-        """The topics of a request with their answers; Kafka's answers begin with those that are refused."""
-        asked = []
-        for topic in topics:
+    ) -> tuple[list[Any], list[_Accepted]]:
+        """The answers by topic, which begin with those that are refused as in Kafka, and the accepted partitions."""
+        topics, accepted = [], []
+        for topic in request.topics:
             name, topic_id, code = self._find(context, AclOperation.READ, topic, by_id=by_id)
             code = refusal or code
             known = None if code else self._catalog.topic(name)
-            count = 0 if known is None else known.partitions
             rows = []
             for each in topic.partitions:
-                found = Code.NONE if 0 <= each.partition_index < count else Code.UNKNOWN_TOPIC_OR_PARTITION
-                rows.append((each, partition_kind(partition_index=each.partition_index, error_code=code or found)))
-            rows.sort(key=lambda row: not row[1].error_code)
-            answer = topic_kind(name=name, partitions=[row for _, row in rows])
+                index = each.partition_index
+                exists = known is not None and 0 <= index < known.partitions
+                missing = Code.NONE if exists else Code.UNKNOWN_TOPIC_OR_PARTITION
+                rows.append(partition_kind(partition_index=index, error_code=code or missing))
+                if exists:
+                    accepted.append(_Accepted(OffsetKey(request.group_id, name, index), topic_id, each, rows[-1]))
+            rows.sort(key=lambda row: not row.error_code)
+            topics.append(topic_kind(name=name, partitions=rows))
             if by_id:
-                answer.topic_id = topic_id
-            asked.append(_Asked(name, topic_id, answer, rows))
-        return sorted(asked, key=lambda topic: len(topic.accepted()) == len(topic.rows))
+                topics[-1].topic_id = topic_id
+        topics.sort(key=lambda answer: not any(row.error_code for row in answer.partitions))
+        return topics, accepted
 
     def _find(
         self, context: RequestContext, operation: AclOperation, topic: Any, *, by_id: bool
@@ -179,26 +176,24 @@ class GroupOffsetHandlers:
         name, refusal = find_topic(self._catalog, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
         return name, topic_id, refusal
 
-    def _offsets(self, group_id: str, asked: Iterable[_Asked]) -> dict[OffsetKey, OffsetValue]:
+    def _offsets(self, accepted: Iterable[_Accepted]) -> dict[OffsetKey, OffsetValue]:
         now_ms = self._now_ms()
         return {
-            OffsetKey(group_id, topic.name, each.partition_index): OffsetValue(
-                offset=each.committed_offset,
-                leader_epoch=UNKNOWN if each.committed_leader_epoch is None else each.committed_leader_epoch,
-                metadata=each.committed_metadata or "",
+            key: OffsetValue(
+                offset=asked.committed_offset,
+                leader_epoch=UNKNOWN if asked.committed_leader_epoch is None else asked.committed_leader_epoch,
+                metadata=asked.committed_metadata or "",
                 commit_ms=now_ms,
-                topic_id=topic.topic_id,
+                topic_id=topic_id,
             )
-            for topic in asked
-            for each, _ in topic.accepted()
-            if self._fits(each.committed_metadata)
+            for key, topic_id, asked, _ in accepted
+            if self._fits(asked.committed_metadata)
         }
 
-    def _settle(self, asked: Iterable[_Asked], code: Code) -> None:
-        """Set the commit's outcome for every partition not refused earlier."""
-        for each, row in (pair for topic in asked for pair in topic.accepted()):
-            fits = self._fits(each.committed_metadata)
-            row.error_code = code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
+    def _settle(self, accepted: Iterable[_Accepted], code: Code) -> None:
+        for each in accepted:
+            fits = self._fits(each.asked.committed_metadata)
+            each.answer.error_code = code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
 
     def _fits(self, metadata: str | None) -> bool:
         """False if the client's metadata is too long; counted in characters, as in Java."""
@@ -272,25 +267,20 @@ class GroupOffsetHandlers:
             return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND)
         if group.state is not GroupState.EMPTY and not group.is_consumer_group:
             return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
-        asked = self._asked(context, request.topics, Code.NONE, _DeleteTopic, _DeletePartition)
-        rows = [
-            (OffsetKey(request.group_id, topic.name, each.partition_index), row)
-            for topic in asked
-            for each, row in topic.accepted()
-        ]
+        topics, accepted = self._sifted(context, request, Code.NONE, _DeleteTopic, _DeletePartition)
         table = self._store.offsets(request.group_id)
         removed = []
-        for key, row in rows:
-            if group.subscribes_to(key.topic):
-                row.error_code = Code.GROUP_SUBSCRIBED_TO_TOPIC
-            elif table.get(key) or table.is_pending(key):
-                removed.append((key, row))
-        code = self._store.append_tombstones(request.group_id, [key for key, _ in removed])
+        for each in accepted:
+            if group.subscribes_to(each.key.topic):
+                each.answer.error_code = Code.GROUP_SUBSCRIBED_TO_TOPIC
+            elif table.get(each.key) or table.is_pending(each.key):
+                removed.append(each)
+        code = self._store.append_tombstones(request.group_id, [each.key for each in removed])
         if removed:
             code = code or await self._store.durable(request.group_id)
-        for _, row in removed:
-            row.error_code = code
-        return OffsetDeleteResponse(topics=[topic.answer for topic in asked])
+        for each in removed:
+            each.answer.error_code = code
+        return OffsetDeleteResponse(topics=topics)
 
 
 def _transaction_refusal(context: RequestContext, request: Any) -> Code:

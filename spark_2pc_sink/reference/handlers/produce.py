@@ -242,10 +242,12 @@ class ProduceHandlers:
             for write in writes:
                 write.answer.error_message = "Transactional records contained more than one producer ID"
             return
+        if not pairs:
+            return
+        (pair,) = pairs
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
         for write, log, header in found:
-            pair = Pair(header.producer_id, header.producer_epoch)
             started = log.start_verification(pair, header.base_sequence, supports_epoch_bump=bumps, now_ms=now_ms)
             if isinstance(started, VerificationGuard):
                 write.guard = started
@@ -254,7 +256,7 @@ class ProduceHandlers:
                 write.code = started
         if not asked or transactional_id is None or not self._verification.verifies(version):
             return
-        answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
+        answers = await self._verification.for_produce(version, transactional_id, pair, tuple(asked))
         for partition, write in asked.items():
             # The topic may have been deleted in the meantime.
             write.log = self._catalog.log(partition.topic, partition.partition)

@@ -17,7 +17,6 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -175,14 +174,6 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-class Expect(Enum):
-    """What the next frame must be."""
-
-    VERSIONS_OR_HANDSHAKE = "ApiVersions or SaslHandshake"
-    HANDSHAKE = "SaslHandshake"
-    AUTHENTICATE = "SaslAuthenticate"
-
-
 @dataclass(frozen=True)
 class LoginStep:
     """The reaction to one frame: the reply, and the principal once logged in.
@@ -201,19 +192,15 @@ class Login:
         self._users = users
         self._mechanisms = mechanisms
         self._exchange: PlainExchange | ScramExchange = PlainExchange(users)
-        self.expect: Expect = Expect.VERSIONS_OR_HANDSHAKE
+        self._expected: tuple[Api, ...] = (Api.API_VERSIONS, Api.SASL_HANDSHAKE)
 
     def api_versions_requested(self) -> None:
-        if self.expect is not Expect.VERSIONS_OR_HANDSHAKE:
-            raise self._unexpected("ApiVersions")
-        self.expect = Expect.HANDSHAKE
+        self._check(Api.API_VERSIONS)
+        self._expected = (Api.SASL_HANDSHAKE,)
 
     def request(self, api: Api, request: ApiRequest) -> LoginStep:
-        if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
-            return self._handshake(request)
-        if api is Api.SASL_AUTHENTICATE and self.expect is Expect.AUTHENTICATE:
-            return self._authenticate(request)
-        raise self._unexpected(api.name)
+        self._check(api)
+        return self._handshake(request) if api is Api.SASL_HANDSHAKE else self._authenticate(request)
 
     def _handshake(self, request: ApiRequest) -> LoginStep:
         mechanism, head = request.body.mechanism, request.head
@@ -224,7 +211,7 @@ class Login:
         if not known:
             return LoginStep(reply, refused=f"the mechanism {mechanism!r} is not enabled")
         self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
-        self.expect = Expect.AUTHENTICATE
+        self._expected = (Api.SASL_AUTHENTICATE,)
         return LoginStep(reply)
 
     def _authenticate(self, request: ApiRequest) -> LoginStep:
@@ -239,8 +226,10 @@ class Login:
         reply = write_response(response, head.correlation_id, version=head.version)
         return LoginStep(reply, principal=None if user is None else f"User:{user}", refused=refused)
 
-    def _unexpected(self, what: str) -> RemoteProtocolError:
-        return RemoteProtocolError(peer="the client", detail=f"{what} before the login; expected {self.expect.value}")
+    def _check(self, api: Api) -> None:
+        if api not in self._expected:
+            expected = " or ".join(each.name for each in self._expected)
+            raise RemoteProtocolError(peer="the client", detail=f"{api.name} before the login; expected {expected}")
 
 
 class SaslHandlers:

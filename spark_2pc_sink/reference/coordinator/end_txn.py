@@ -282,26 +282,9 @@ def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
     return unused and metadata.last_update_ms <= now_ms - state.settings.transactional_id_expiration_ms
 
 
-class Reaction(Enum):
-    WRITTEN = "the partition needs no marker any more"
-    RETRY = "send the marker again"
-    GIVE_UP = "leave the transaction as it is until the log partition is loaded again"
-
-
-#: TransactionMarkerRequestCompletionHandler, by code. It gives up if a newer producer or coordinator has taken over;
-#: any other code is an IllegalStateException in Kafka, which has the same effect.
-REACTIONS: dict[int, Reaction] = {
-    Code.NONE: Reaction.WRITTEN,
-    # The partition's message format has no markers, so it has no transactional data.
-    Code.UNSUPPORTED_FOR_MESSAGE_FORMAT: Reaction.WRITTEN,
-    Code.UNSUPPORTED_VERSION: Reaction.WRITTEN,
-    Code.UNKNOWN_TOPIC_OR_PARTITION: Reaction.RETRY,
-    Code.NOT_LEADER_OR_FOLLOWER: Reaction.RETRY,
-    Code.REQUEST_TIMED_OUT: Reaction.RETRY,
-    Code.NOT_ENOUGH_REPLICAS: Reaction.RETRY,
-    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Reaction.RETRY,
-    Code.KAFKA_STORAGE_ERROR: Reaction.RETRY,
-}
+#: Codes of a partition that needs no marker any more. This node leads every partition, so one that it does not know was
+#: deleted.
+_WRITTEN = frozenset({Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
@@ -311,15 +294,15 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
         return NOTHING
     if metadata.marking is not Marking.SENDING:
         return NOTHING
-    reactions = {each: REACTIONS.get(code, Reaction.GIVE_UP) for each, code in event.results.items()}
-    written = {each for each, reaction in reactions.items() if reaction is Reaction.WRITTEN}
-    left = replace(metadata, partitions=metadata.partitions - written)
-    if Reaction.GIVE_UP in reactions.values():
+    failed = {each: code for each, code in event.results.items() if code not in _WRITTEN}
+    left = replace(metadata, partitions=metadata.partitions - (event.results.keys() - failed.keys()))
+    if any(code != Code.KAFKA_STORAGE_ERROR for code in failed.values()):
+        # A newer producer or coordinator has taken over: the transaction stays as it is until the log is loaded again.
         given_up = replace(left, marking=Marking.GIVEN_UP)
         return Plan(transactional_id=left.transactional_id, unwritten=given_up)
     if not left.partitions:
         return _closing(state, left, now_ms)
-    again = frozenset(each for each in left.partitions if reactions.get(each) is Reaction.RETRY)
+    again = left.partitions & failed.keys()
     effects = (next_effect(state, replace(left, partitions=again)),) if again else ()
     return Plan(transactional_id=left.transactional_id, unwritten=left, effects=effects)
 

@@ -159,12 +159,10 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
     if before is None:
         return Settled(state, reply, ())
     # The pending change is cleared, and the taken producer ids stay unused. The record that closes a transaction must
-    # always be written, so it is retried while the log may recover.
-    effects: tuple[plans.Effect, ...] = ()
-    pending = None
-    if before.marking is Marking.DONE and code == Code.COORDINATOR_NOT_AVAILABLE:
-        pending = COMPLETION[before.state]
-        effects = (next_effect(state, before),)
+    # always be written, so it is retried.
+    closing = before.marking is Marking.DONE
+    pending = COMPLETION[before.state] if closing else None
+    effects = (next_effect(state, before),) if closing else ()
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 

@@ -98,12 +98,9 @@ _ADMIN_CLIENT_ID: Final = "__admin_client"
 _WITHOUT_LOG_START: Final = frozenset(
     {
         Code.CORRUPT_MESSAGE,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.NOT_LEADER_OR_FOLLOWER,
         Code.MESSAGE_TOO_LARGE,
         Code.RECORD_LIST_TOO_LARGE,
         Code.KAFKA_STORAGE_ERROR,
-        Code.UNKNOWN_TOPIC_ID,
     }
 )
 

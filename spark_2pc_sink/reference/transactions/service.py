@@ -42,7 +42,6 @@ from spark_2pc_sink.reference.coordinator.events import (
 from spark_2pc_sink.reference.coordinator.leader_answers import (
     OFFSETS_ADD_VERSION,
     PRODUCE_ADD_VERSION,
-    offsets_code,
     produce_code,
     produce_message,
 )
@@ -382,13 +381,11 @@ class TransactionService:
         kind, pair = "commit" if effect.commit else "abort", f"{effect.producer_id}:{effect.producer_epoch}"
         message = "%s: %s markers of %s, coordinator epoch %d: %s"
         _log.debug(message, effect.transactional_id, kind, pair, effect.coordinator_epoch, codes)
-        # This node leads every partition, so one without a log was deleted.
-        deleted = Code.UNKNOWN_TOPIC_OR_PARTITION
         answered = MarkersAnswered(
             transactional_id=effect.transactional_id,
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,
-            results={each: Code.NONE if code == deleted else code for each, code in results.items()},
+            results=results,
         )
         plan = self._reserved(answered)
         if plan.records:
@@ -502,7 +499,7 @@ class Verification:
         began_s = time.perf_counter()
         reply = cast("AddPartitionsReply", await self._service.submit(event))
         self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
-        return offsets_code(version, reply.codes[partition])
+        return reply.codes[partition]
 
     async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
         now_s = asyncio.get_running_loop().time

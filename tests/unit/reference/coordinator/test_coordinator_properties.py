@@ -47,7 +47,7 @@ PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
 #: Epochs where something happens: the first, an ordinary one, and those around the overflow.
 EPOCHS = st.sampled_from([0, 100, 32763, 32764, 32765, 32766])
 FATES = st.sampled_from(["durable", "durable", "durable", "fails", "in flight"])
-MARKER_CODES = st.sampled_from([0, 0, 0, 0, 6, 47])
+MARKER_CODES = st.sampled_from([0, 0, 0, 0, 56, 47])
 
 
 def forgetful(known: TransactionMetadata | None) -> TransactionMetadata | None:
@@ -198,7 +198,7 @@ class Coordinator(RuleBasedStateMachine):
             self.finish(event, plan, "fails" if fate == "fails" else "durable")
 
     def finish(self, event: Event, plan: Plan, fate: str) -> None:
-        code = Code.NOT_ENOUGH_REPLICAS if fate == "fails" and plan.records else 0
+        code = Code.KAFKA_STORAGE_ERROR if fate == "fails" and plan.records else 0
         name = plan.transactional_id
         before = None if name is None else self.driver.state.get(name)
         reply = self.settle(plan, code)

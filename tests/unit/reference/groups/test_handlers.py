@@ -124,8 +124,8 @@ async def test_offsets_of_a_transaction() -> None:
     ("version", "fields", "answered", "codes"),
     [
         (5, messages.commit_in_transaction("", (44, 0), {0: 5, 7: 7}), 0, [3, 24]),
-        (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [14]),
-        (1, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [15]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 90, [47]),
+        (3, messages.commit_in_transaction("g", (44, 0), {0: 5}), 120, [48]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="x"), 0, [25]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="c-1"), 0, [0]),
         # Clients before KIP-447 name no generation, and no member.

@@ -104,6 +104,20 @@ async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
         assert [running.markers_of(index) for index in (0, 1)] == [[(42, 6, "commit")]] * 2
 
 
+async def test_the_record_that_closes_a_transaction_is_tried_again_when_the_disk_has_room() -> None:
+    async with node(known()) as running:
+        assert await running.write((42, 5)) == 0
+        running.disk.append_error = "t-0"
+        assert (await running.end((42, 5))).error_code == 0
+        await until(lambda: running.disk.failed_appends)
+        running.disk.append_error, refused = TRANSACTION_STATE, running.disk.failed_appends
+        await until(lambda: running.markers_of() and running.disk.failed_appends > refused)
+        assert running.state() == "PrepareCommit"
+        running.disk.append_error = ""
+        assert await running.settled() == "CompleteCommit"
+        assert running.markers_of() == [(42, 6, "commit")]
+
+
 async def test_a_partition_that_is_gone_is_dropped() -> None:
     """Leader unknown in metadata (deleted topic) -> partition dropped; B18."""
     async with node(known()) as running:

@@ -11,7 +11,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator import events
 from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
@@ -70,7 +70,7 @@ class MachineSubject:
 
     def _run(self, case: Case, access: Access) -> None:
         names = Names(_MARK, _TOPICS, given_ids(0))
-        driver = Driver.of(settings=self._settings, block=ProducerIdBlock(0, 1000))
+        driver = Driver.of(settings=self._settings, producer_ids=range(1000))
         driver.now_ms = _NOW_MS
         if case.given is not None:
             level = self._settings.transaction_version

@@ -51,37 +51,7 @@ class Settings:
         return min(self.transaction_version, FLEXIBLE_VERSION)
 
 
-@dataclass(frozen=True)
-class ProducerIdBlock:
-    first: int
-    size: int
-
-
-NO_BLOCK = ProducerIdBlock(0, 0)
-
-
-@dataclass(frozen=True)
-class ProducerIds:
-    """The block in use and the one fetched ahead (Kafka: ``RPCProducerIdManager``)."""
-
-    block: ProducerIdBlock = NO_BLOCK
-    taken: int = 0
-    following: ProducerIdBlock | None = None
-
-    def take(self) -> tuple[int, ProducerIds] | None:
-        if self.taken < self.block.size:
-            return self.block.first + self.taken, replace(self, taken=self.taken + 1)
-        return None if self.following is None else ProducerIds(self.following).take()
-
-    def with_block(self, block: ProducerIdBlock) -> ProducerIds:
-        """These ids with another block; one that is not needed, or already present, changes nothing."""
-        stale = self.block.size > 0 and block.first <= self.block.first
-        return self if stale or self.following is not None else replace(self, following=block)
-
-    @property
-    def wants_block(self) -> bool:
-        """True from nine tenths of the block on (Kafka's prefetch threshold), until another one is available."""
-        return self.following is None and self.taken * 10 >= self.block.size * 9
+NO_PRODUCER_IDS = range(0)
 
 
 @dataclass(frozen=True)
@@ -99,15 +69,17 @@ class StatePartition:
 
 @dataclass(frozen=True)
 class CoordinatorState:
+    """``producer_ids`` are those of the allocated block that are left."""
+
     settings: Settings
     partitions: tuple[StatePartition, ...]
-    producer_ids: ProducerIds = ProducerIds()
+    producer_ids: range
 
     @classmethod
     def new(
-        cls, settings: Settings, *, partition_count: int = 50, block: ProducerIdBlock = NO_BLOCK
+        cls, settings: Settings, *, partition_count: int = 50, producer_ids: range = NO_PRODUCER_IDS
     ) -> CoordinatorState:
-        return cls(settings, (StatePartition(),) * partition_count, ProducerIds(block))
+        return cls(settings, (StatePartition(),) * partition_count, producer_ids)
 
     def partition_of(self, transactional_id: str) -> int:
         return partition_for(transactional_id, len(self.partitions))

@@ -15,7 +15,7 @@ from enum import Enum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
     AclOperation,
@@ -26,7 +26,6 @@ from spark_2pc_sink.reference.coordinator.events import (
 )
 from spark_2pc_sink.reference.coordinator.plans import (
     NOTHING,
-    AllocateProducerIdBlock,
     EndTxnReply,
     Plan,
     Reply,
@@ -219,14 +218,13 @@ def _decide_with_bump(
     commit: bool,
     now_ms: int,
     reply: Reply | None,
-    following: tuple[Pair, ProducerIds | None] | None = None,
+    following: tuple[Pair, range | None] | None = None,
 ) -> Plan:
     """Write the decision at E + 1 (KIP-890, PREPARE), together with the client's next pair if that differs."""
     client = before.client_pair
     following = following or following_pair(state, client)
     if following is None:
-        refused = None if reply is None else reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        return Plan(reply=refused, effects=(AllocateProducerIdBlock(),))
+        return NOTHING if reply is None else answer(reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS))
     if commit and before.producer_epoch >= EPOCH_LIMIT:
         # Left by bugs of old brokers: there is no epoch for the marker.
         return NOTHING if reply is None else answer(reply.failed(Code.UNKNOWN_SERVER_ERROR))
@@ -251,12 +249,15 @@ def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **change
     return before.moved_to(target, now_ms, **changes)
 
 
-def following_pair(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds | None] | None:
+def following_pair(state: CoordinatorState, client: Pair) -> tuple[Pair, range | None] | None:
     """The client's next pair, and the ids left if a new one was taken; None if no id is available."""
-    if not exhausted(client.epoch):
-        return Pair(client.producer_id, client.epoch + 1), None
-    taken = state.producer_ids.take()
-    return None if taken is None else (Pair(taken[0], 0), taken[1])
+    return new_pair(state) if exhausted(client.epoch) else (Pair(client.producer_id, client.epoch + 1), None)
+
+
+def new_pair(state: CoordinatorState) -> tuple[Pair, range] | None:
+    """A pair with a new id, and the ids left; None if the next block could not be allocated."""
+    ids = state.producer_ids
+    return (Pair(ids[0], 0), ids[1:]) if ids else None
 
 
 def due_timeouts(state: CoordinatorState, now_ms: int) -> tuple[AbortTimedOut, ...]:

@@ -158,12 +158,4 @@ class ExpireTransactionalId:
     transactional_id: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProducerIdBlockAllocated:
-    """The block requested by `AllocateProducerIdBlock`; already durable, so that no id is handed out twice."""
-
-    first: int
-    size: int
-
-
-Event = InitProducerId | TransactionEvent | AbortTimedOut | ExpireTransactionalId | ProducerIdBlockAllocated
+Event = InitProducerId | TransactionEvent | AbortTimedOut | ExpireTransactionalId

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile
-from spark_2pc_sink.reference.coordinator.end_txn import fence, following_pair
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile
+from spark_2pc_sink.reference.coordinator.end_txn import fence, following_pair, new_pair
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
     AclOperation,
     InitProducerId,
-    ProducerIdBlockAllocated,
     Resource,
 )
-from spark_2pc_sink.reference.coordinator.plans import (
-    AllocateProducerIdBlock,
-    InitProducerIdReply,
-    Plan,
-    answer,
-    change,
-)
+from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, Plan, answer, change
 from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
     NO_EPOCH,
@@ -38,6 +31,8 @@ from spark_2pc_sink.reference.coordinator.states import (
 
 #: PRODUCER_FENCED exists from this version on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 4
+#: Older clients treat other codes as fatal, so Kafka answers as if it were loading.
+_NO_PRODUCER_ID = answer(InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS))
 
 
 def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
@@ -46,12 +41,10 @@ def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int
         return answer(InitProducerIdReply(refused))
     if event.transactional_id is None:
         # Other fields of the request, including flags, are not validated for an idempotent producer.
-        taken = state.producer_ids.take()
+        taken = new_pair(state)
         if taken is None:
-            return _no_producer_id()
-        effects = (AllocateProducerIdBlock(),) if taken[1].wants_block else ()
-        reply = InitProducerIdReply(Code.NONE, Pair(taken[0], 0))
-        return Plan(reply=reply, producer_ids=taken[1], effects=effects)
+            return _NO_PRODUCER_ID
+        return Plan(reply=InitProducerIdReply(Code.NONE, taken[0]), producer_ids=taken[1])
     refused = _checked(state, event)
     if refused:
         return answer(InitProducerIdReply(refused))
@@ -59,10 +52,6 @@ def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int
     if metadata is None:
         return _create(state, event.transactional_id, event, now_ms)
     return _continue(state, metadata, event, now_ms)
-
-
-def block_allocated(state: CoordinatorState, event: ProducerIdBlockAllocated, _now_ms: int) -> Plan:
-    return Plan(producer_ids=state.producer_ids.with_block(ProducerIdBlock(event.first, event.size)))
 
 
 def _request_refusal(event: InitProducerId) -> Code:
@@ -97,26 +86,21 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
     return Code.NONE
 
 
-def _no_producer_id() -> Plan:
-    """Older clients treat other codes as fatal, so Kafka answers as if it were loading."""
-    return Plan(reply=InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS), effects=(AllocateProducerIdBlock(),))
-
-
 def _create(state: CoordinatorState, transactional_id: str, event: InitProducerId, now_ms: int) -> Plan:
-    taken = state.producer_ids.take()
+    taken = new_pair(state)
     if taken is None:
-        return _no_producer_id()
+        return _NO_PRODUCER_ID
+    pair, producer_ids = taken
     created = TransactionMetadata(
         transactional_id=transactional_id,
-        producer_id=taken[0],
+        producer_id=pair.producer_id,
         producer_epoch=NO_EPOCH,
         timeout_ms=_timeout(event),
         state=StateId.EMPTY,
         last_update_ms=now_ms,
     )
-    after = _emptied(created, event, now_ms, pair=Pair(taken[0], 0), last_producer_epoch=NO_EPOCH)
-    reply = InitProducerIdReply(Code.NONE, after.pair)
-    return change(state, created, after, reply=reply, producer_ids=taken[1])
+    after = _emptied(created, event, now_ms, pair=pair, last_producer_epoch=NO_EPOCH)
+    return change(state, created, after, reply=InitProducerIdReply(Code.NONE, pair), producer_ids=producer_ids)
 
 
 def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
@@ -166,7 +150,7 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
         return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
     following = following_pair(state, client)
     if following is None:
-        return _no_producer_id()
+        return _NO_PRODUCER_ID
     pair, producer_ids = following
     after = metadata.moved_to(
         StateId.ONGOING,
@@ -198,7 +182,7 @@ def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitPr
     if event.held is None or current in {NO_EPOCH, claimed}:
         following = following_pair(state, metadata.pair)
         if following is None:
-            return _no_producer_id()
+            return _NO_PRODUCER_ID
         pair, producer_ids = following
         last = NO_EPOCH if event.held is None else current
     elif exhausted(current):

@@ -26,7 +26,7 @@ from spark_2pc_sink.reference.coordinator.end_txn import (
     next_effect,
 )
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
-from spark_2pc_sink.reference.coordinator.init_producer_id import block_allocated, init_producer_id
+from spark_2pc_sink.reference.coordinator.init_producer_id import init_producer_id
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import (
@@ -113,7 +113,6 @@ HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], plans.Plan]] = {
     events.MarkersAnswered: markers_answered,
     events.AbortTimedOut: abort_timed_out,
     events.ExpireTransactionalId: expire,
-    events.ProducerIdBlockAllocated: block_allocated,
 }
 
 
@@ -147,7 +146,7 @@ class Settled:
 
     state: CoordinatorState
     reply: plans.Reply | None
-    effects: tuple[plans.Effect, ...]
+    effects: tuple[plans.SendMarkers, ...]
 
 
 def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NONE) -> Settled:
@@ -180,7 +179,7 @@ def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> Coordinator
 
 def finish_loading(
     state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
-) -> tuple[CoordinatorState, tuple[plans.Effect, ...]]:
+) -> tuple[CoordinatorState, tuple[plans.SendMarkers, ...]]:
     """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
     loaded = replay(state.with_partition(index, StatePartition(coordinator_epoch)), records)
     decided = (each for each in loaded.partitions[index].transactions.values() if each.state in DECIDED)

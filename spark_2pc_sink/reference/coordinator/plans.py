@@ -16,13 +16,12 @@ leaves only those, `machine.unrecorded` finds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION, LogRecord, fits
 from spark_2pc_sink.reference.coordinator.states import (
     DECIDED,
@@ -108,14 +107,6 @@ class SendMarkers(EndMarker):
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True)
-class AllocateProducerIdBlock:
-    """Allocate a block, make it durable, and report it as `ProducerIdBlockAllocated`; ignored while one is pending."""
-
-
-Effect = SendMarkers | AllocateProducerIdBlock
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The outcome of one event. Without a transactional id nothing except ``producer_ids`` changes."""
@@ -129,8 +120,8 @@ class Plan:
     #: Set by `apply` without a record (received markers).
     unwritten: TransactionMetadata | None = None
     #: The ids left; applied by `reserve`, so that no two plans use the same id.
-    producer_ids: ProducerIds | None = None
-    effects: tuple[Effect, ...] = ()
+    producer_ids: range | None = None
+    effects: tuple[SendMarkers, ...] = ()
 
 
 #: Nothing happens.
@@ -147,8 +138,8 @@ def change(
     after: TransactionMetadata,
     *,
     reply: Reply | None = None,
-    effects: Iterable[Effect] = (),
-    producer_ids: ProducerIds | None = None,
+    effects: tuple[SendMarkers, ...] = (),
+    producer_ids: range | None = None,
 ) -> Plan:
     """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can store it.
 
@@ -169,7 +160,6 @@ def change(
         return answer(reply.failed(Code.UNSUPPORTED_VERSION))
     index = state.partition_of(before.transactional_id)
     record = LogRecord(partition=index, transactional_id=before.transactional_id, value=value, version=version)
-    wants_block = producer_ids is not None and producer_ids.wants_block
     return Plan(
         reply=reply,
         transactional_id=before.transactional_id,
@@ -179,5 +169,5 @@ def change(
             before, pending=after.state, marking=Marking.DONE if before.state in DECIDED else Marking.SENDING
         ),
         producer_ids=producer_ids,
-        effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
+        effects=effects,
     )

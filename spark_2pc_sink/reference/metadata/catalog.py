@@ -18,7 +18,6 @@ from pathlib import Path
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerConfigs, BrokerProperties, with_configs
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.acls import Acl
 from spark_2pc_sink.reference.metadata.catalog_state import PRODUCER_ID_BLOCK_SIZE, CatalogState, Topic, random_id
@@ -114,14 +113,14 @@ class Catalog:
         for log in self.logs():
             log.settings = replace(log.settings, verification=self.properties.transaction_partition_verification_enable)
 
-    async def allocate_producer_ids(self) -> ProducerIdBlock:
+    async def allocate_producer_ids(self) -> range:
         """A new block; its ids are not handed out again after a restart or crash.
 
         A restart loses the unused rest of the last block, as in Kafka (``AllocateProducerIds``, KIP-730).
         """
         size = PRODUCER_ID_BLOCK_SIZE
         state = await self._change(lambda now: replace(now, next_producer_id=now.next_producer_id + size))
-        return ProducerIdBlock(state.next_producer_id - size, size)
+        return range(state.next_producer_id - size, state.next_producer_id)
 
     @property
     def acls(self) -> tuple[Acl, ...]:

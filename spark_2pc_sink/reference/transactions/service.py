@@ -33,12 +33,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile, Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
-from spark_2pc_sink.reference.coordinator.events import (
-    AddPartitionsToTxn,
-    Event,
-    MarkersAnswered,
-    ProducerIdBlockAllocated,
-)
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, Event, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.leader_answers import (
     OFFSETS_ADD_VERSION,
     PRODUCE_ADD_VERSION,
@@ -48,7 +43,6 @@ from spark_2pc_sink.reference.coordinator.leader_answers import (
 from spark_2pc_sink.reference.coordinator.machine import Settled, finish_loading, reserve, settle, step, unrecorded
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
-    Effect,
     EndMarker,
     InitProducerIdReply,
     Plan,
@@ -228,23 +222,19 @@ class TransactionService:
         self._properties = properties
         self._now_ms = now_ms
         self._background = Background()
-        self._recovered_effects: tuple[Effect, ...] = ()
-        self._allocating = False
+        self._recovered_effects: tuple[SendMarkers, ...] = ()
+        self._allocating = asyncio.Lock()
         self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Replay every partition of the state log, and allocate a block of producer ids.
-
-        Kafka allocates it when the first id is needed and answers COORDINATOR_LOAD_IN_PROGRESS until then.
-        """
+        """Replay every partition of the state log."""
         for index in range(len(self.state.partitions)):
             self.state, effects = finish_loading(
                 self.state, index, coordinator_epoch=self._catalog.node_epoch, records=self._records(index)
             )
             self._recovered_effects += effects
-        await self._allocate()
         open_transactions: dict[Pair, set[TopicPartition]] = defaultdict(set)
         for log in self._catalog.logs():
             for producer in log.producers():
@@ -278,6 +268,8 @@ class TransactionService:
 
         A cancelled caller loses only the reply: the record is in the log, so the plan is settled.
         """
+        if not self.state.producer_ids:
+            await self._allocate()
         return await self._append_then_settle(self._reserved(event))
 
     def add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
@@ -365,14 +357,10 @@ class TransactionService:
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Iterable[Effect], *, pause_ms: int = 0) -> None:
-        """Start the effects. Until they are finished, the pending state blocks other events of the id."""
+    def _carry_out(self, effects: Iterable[SendMarkers], *, pause_ms: int = 0) -> None:
+        """Start to send markers. Until they are written, the pending state blocks other events of the id."""
         for effect in effects:
-            if isinstance(effect, SendMarkers):
-                self._background.run(self._send(effect, pause_ms))
-            elif not self._allocating:
-                self._allocating = True
-                self._background.run(self._allocate())
+            self._background.run(self._send(effect, pause_ms))
 
     async def _send(self, effect: SendMarkers, pause_ms: int) -> None:
         await _pause(pause_ms)
@@ -395,12 +383,19 @@ class TransactionService:
             self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
 
     async def _allocate(self) -> None:
-        try:
-            ids = await self._catalog.allocate_producer_ids()
-        finally:
-            # After a failure the next request that needs a block allocates again.
-            self._allocating = False
-        self._settle_and_carry_out(self._reserved(ProducerIdBlockAllocated(first=ids.first, size=ids.size)))
+        """Take a block of producer ids before an event may need one.
+
+        Kafka allocates when the first id is needed, and answers COORDINATOR_LOAD_IN_PROGRESS until then; here only
+        requests that need one while the disk refuses.
+        """
+        async with self._allocating:
+            if not self.state.producer_ids:
+                try:
+                    ids = await self._catalog.allocate_producer_ids()
+                except OSError as error:
+                    _log.warning("no producer ids were allocated: %s", error)
+                else:
+                    self.state = replace(self.state, producer_ids=ids)
 
     # --- the log -----------------------------------------------------------------------------------------------------
 

@@ -12,16 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
-from spark_2pc_sink.reference.coordinator.events import Event, InitProducerId, MarkersAnswered, ProducerIdBlockAllocated
+from spark_2pc_sink.reference.coordinator.events import Event, InitProducerId, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
-from spark_2pc_sink.reference.coordinator.plans import (
-    AllocateProducerIdBlock,
-    Effect,
-    EndMarker,
-    Reply,
-)
+from spark_2pc_sink.reference.coordinator.plans import EndMarker, Reply, SendMarkers
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
 from tests.unit.reference.coordinator.driver import answered
@@ -40,7 +35,7 @@ class _Done:
     state: CoordinatorState
     records: tuple[LogRecord, ...]
     reply: Reply | None
-    effects: tuple[Effect, ...]
+    effects: tuple[SendMarkers, ...]
 
 
 #: What events came to, by identity of the state before, and the states by what they hold. The coordinator is pure, and
@@ -123,14 +118,14 @@ class FakeCoordinator:
     def __init__(self, settings: Settings, *, first_producer_id: int = BLOCK_SIZE) -> None:
         self.now_ms = 0
         self.state_log: list[LogRecord] = []
-        self.effects: deque[Effect] = deque()
+        self.effects: deque[SendMarkers] = deque()
         self.held = False
         self.coordinators: dict[str, int] = {}
         self._next_producer_id = first_producer_id
         if len(_done) > _KNOWN_MAX:
             # Not while a broker runs: a state that is no longer kept could leave its identity to another.
             forget()
-        self.state = _known(CoordinatorState.new(settings, partition_count=1, block=self._next_block()))
+        self.state = _known(CoordinatorState.new(settings, partition_count=1, producer_ids=self._next_block()))
 
     def metadata(self, transactional_id: str = TRANSACTIONAL_ID) -> TransactionMetadata | None:
         return self.state.partitions[0].transactions.get(transactional_id)
@@ -164,6 +159,8 @@ class FakeCoordinator:
 
     def do(self, event: Event) -> Reply | None:
         """One event; what it leaves to do comes later."""
+        if not self.state.producer_ids:
+            self.state = _known(replace(self.state, producer_ids=self._next_block()))
         done = _carried_out(self.state, event, self.now_ms)
         self.state_log += done.records
         self.state = done.state
@@ -177,7 +174,8 @@ class FakeCoordinator:
         for _ in range(EFFECTS_MAX):
             if not self.effects:
                 return
-            self._carry_out(self.effects.popleft())
+            markers = self.effects.popleft()
+            self.do(answered(markers, {each: self.write_marker(markers, each) for each in markers.partitions}))
         raise AssertionError("effects without end")
 
     def time_out(self) -> None:
@@ -196,7 +194,7 @@ class FakeCoordinator:
         # They go through their bytes, as on a disk.
         records = [LogRecord.decode(each.partition, each.key_bytes, each.value_bytes) for each in newest.values()]
         epoch = self.state.partitions[0].coordinator_epoch + 1
-        fresh = CoordinatorState.new(self.state.settings, partition_count=1, block=self._next_block())
+        fresh = CoordinatorState.new(self.state.settings, partition_count=1, producer_ids=self._next_block())
         loaded, owed = finish_loading(fresh, 0, coordinator_epoch=epoch, records=records)
         self.state = _known(loaded)
         self.effects = deque(owed)
@@ -205,14 +203,7 @@ class FakeCoordinator:
         """Append an end marker to the log of a partition; the code that its leader answers."""
         raise NotImplementedError
 
-    def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, AllocateProducerIdBlock):
-            block = self._next_block()
-            self.do(ProducerIdBlockAllocated(first=block.first, size=block.size))
-        else:
-            self.do(answered(effect, {each: self.write_marker(effect, each) for each in effect.partitions}))
-
-    def _next_block(self) -> ProducerIdBlock:
+    def _next_block(self) -> range:
         first = self._next_producer_id
         self._next_producer_id += BLOCK_SIZE
-        return ProducerIdBlock(first, BLOCK_SIZE)
+        return range(first, self._next_producer_id)

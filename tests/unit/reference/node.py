@@ -17,7 +17,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings, partition_for
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings, partition_for
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
@@ -175,10 +175,10 @@ class FakeCluster:
                 store, topic=topic, partition=partition, leader_epoch=self.node_epoch, settings=self.settings
             )
 
-    async def allocate_producer_ids(self) -> ProducerIdBlock:
+    async def allocate_producer_ids(self) -> range:
         first = self.disk.next_producer_id
         self.disk.next_producer_id += 1000
-        return ProducerIdBlock(first, 1000)
+        return range(first, first + 1000)
 
 
 class Node:

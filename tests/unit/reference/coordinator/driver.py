@@ -7,20 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile, Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile, Settings
 from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
     EndTxn,
     Event,
     InitProducerId,
     MarkersAnswered,
-    ProducerIdBlockAllocated,
 )
 from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
-    AllocateProducerIdBlock,
-    Effect,
     EndTxnReply,
     InitProducerIdReply,
     Plan,
@@ -32,7 +29,7 @@ from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMeta
 
 TID = "orders"
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
-BLOCK = ProducerIdBlock(1000, 1000)
+PRODUCER_IDS = range(1000, 2000)
 #: Where the clock of every driver starts; any number would do.
 START_MS = 1_000_000
 
@@ -71,14 +68,16 @@ class Driver:
     state: CoordinatorState
     now_ms: int = START_MS
     log: list[LogRecord] = field(default_factory=list)
-    effects: deque[Effect] = field(default_factory=deque)
+    effects: deque[SendMarkers] = field(default_factory=deque)
     #: Code of the next appends; 0 is durable.
     append_code: int = 0
 
     @classmethod
-    def of(cls, *known: TransactionMetadata, settings: Settings = RELEASED, block: ProducerIdBlock = BLOCK) -> Driver:
+    def of(
+        cls, *known: TransactionMetadata, settings: Settings = RELEASED, producer_ids: range = PRODUCER_IDS
+    ) -> Driver:
         """A coordinator that knows some ids, with an empty log."""
-        state = CoordinatorState.new(settings, block=block, partition_count=3)
+        state = CoordinatorState.new(settings, producer_ids=producer_ids, partition_count=3)
         for each in known:
             state = state.with_metadata(each.transactional_id, each)
         return cls(state)
@@ -131,12 +130,8 @@ class Driver:
             if not self.effects:
                 return sent
             effect = self.effects.popleft()
-            if isinstance(effect, SendMarkers):
-                sent += [effect] if effect.partitions else []
-                self.do(answered(effect, dict.fromkeys(effect.partitions, 0)))
-            elif isinstance(effect, AllocateProducerIdBlock):
-                block = self.state.producer_ids.block
-                self.do(ProducerIdBlockAllocated(first=block.first + 1000, size=1000))
+            sent += [effect] if effect.partitions else []
+            self.do(answered(effect, dict.fromkeys(effect.partitions, 0)))
         raise AssertionError("effects without end")
 
     def init(self, tid: str | None = TID, **fields: Any) -> InitProducerIdReply:
@@ -166,13 +161,13 @@ class Driver:
         """A new coordinator from the bytes of a prefix of the log, on the next block of producer ids."""
         prefix = self.log if upto is None else self.log[:upto]
         records = [LogRecord.decode(each.partition, each.key_bytes, each.value_bytes) for each in prefix]
-        taken = self.state.producer_ids.block.first
+        first = self.state.producer_ids.stop + 1_000_000
         state = CoordinatorState.new(
             self.state.settings,
-            block=ProducerIdBlock(taken + 1_000_000, 1000),
+            producer_ids=range(first, first + 1000),
             partition_count=len(self.state.partitions),
         )
-        effects: deque[Effect] = deque()
+        effects: deque[SendMarkers] = deque()
         for index in range(len(state.partitions)):
             own = [each for each in records if each.partition == index]
             epoch = self.state.partitions[index].coordinator_epoch + 1

@@ -18,12 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_LIMIT, TIMEOUT_NEVER_MS, TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, EndTxn, Event, InitProducerId
 from spark_2pc_sink.reference.coordinator.machine import replay, step
 from spark_2pc_sink.reference.coordinator.plans import (
-    AllocateProducerIdBlock,
     EndTxnReply,
     InitProducerIdReply,
     Plan,
@@ -71,7 +70,7 @@ class Coordinator(RuleBasedStateMachine):
         if opening == "kept":
             known = replace(known, next_producer_id=8, next_producer_epoch=epoch, timeout_ms=TIMEOUT_NEVER_MS)
             self.handed[NAMES[0]].append(Pair(8, epoch))
-        self.driver = Driver.of(settings=replace(KEEPING, transaction_version=level), block=ProducerIdBlock(1000, 9))
+        self.driver = Driver.of(settings=replace(KEEPING, transaction_version=level), producer_ids=range(1000, 1009))
         self.driver.store(known)
         #: What was put in place with each record of the log.
         self.applied: list[tuple[str, TransactionMetadata | None]] = [(NAMES[0], known)]
@@ -123,9 +122,8 @@ class Coordinator(RuleBasedStateMachine):
         waiting = list(self.driver.effects)
         self.driver.effects.clear()
         for effect in waiting:
-            if isinstance(effect, SendMarkers):
-                self.check_marker(effect)
-                self.step(answered(effect, dict.fromkeys(effect.partitions, 0)), "durable")
+            self.check_marker(effect)
+            self.step(answered(effect, dict.fromkeys(effect.partitions, 0)), "durable")
 
     def someones_pair(self, data: st.DataObject, name: str) -> Pair:
         """Mostly the newest pair, sometimes that of a zombie."""
@@ -141,10 +139,9 @@ class Coordinator(RuleBasedStateMachine):
         effect = data.draw(st.sampled_from(list(self.driver.effects)), label="effect")
         if data.draw(st.integers(0, 3), label="again if 0") != 0:
             self.driver.effects.remove(effect)
-        if isinstance(effect, SendMarkers):
-            self.check_marker(effect)
-            results = {each: data.draw(MARKER_CODES) for each in effect.partitions}
-            self.step(answered(effect, results), fate)
+        self.check_marker(effect)
+        results = {each: data.draw(MARKER_CODES) for each in effect.partitions}
+        self.step(answered(effect, results), fate)
 
     @rule(elapsed_ms=st.sampled_from([1, 1, 1, 60_001, 700_000_000, 3_000_000_000]))
     def time_passes(self, elapsed_ms: int) -> None:
@@ -185,6 +182,9 @@ class Coordinator(RuleBasedStateMachine):
     # --- the shell -------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, fate: str) -> None:
+        if not self.driver.state.producer_ids:
+            first = self.driver.state.producer_ids.stop + 991
+            self.driver.state = replace(self.driver.state, producer_ids=range(first, first + 9))
         before = self.driver.state
         plan = self.driver.plan(event)
         if plan.transactional_id is not None and plan.records:
@@ -227,11 +227,6 @@ class Coordinator(RuleBasedStateMachine):
             self.applied += [
                 (each.transactional_id, self.driver.state.get(each.transactional_id)) for each in plan.records
             ]
-        while AllocateProducerIdBlock() in self.driver.effects:
-            self.driver.effects.remove(AllocateProducerIdBlock())
-            ids = self.driver.state.producer_ids
-            following = ProducerIdBlock(ids.block.first + 1000, 9)
-            self.driver.state = replace(self.driver.state, producer_ids=ids.with_block(following))
         return reply
 
     def hand_out(self, event: Event, reply: Reply | None, before: TransactionMetadata | None) -> None:
@@ -313,9 +308,8 @@ class Coordinator(RuleBasedStateMachine):
     @invariant()
     def a_loaded_coordinator_gives_the_same_answers(self) -> None:
         """To every EndTxn of every pair, where nothing is pending; InitProducerId may forget its last epoch."""
-        fresh = CoordinatorState.new(
-            self.driver.state.settings, partition_count=3, block=ProducerIdBlock(9_000_000, 1000)
-        )
+        ids = range(9_000_000, 9_001_000)
+        fresh = CoordinatorState.new(self.driver.state.settings, partition_count=3, producer_ids=ids)
         loaded = replay(fresh, self.driver.log)
         for name in NAMES:
             known = self.driver.state.get(name)

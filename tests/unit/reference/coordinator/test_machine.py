@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator import events
-from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock, ProducerIds, partition_for
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_PRODUCER_IDS, partition_for
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
@@ -24,7 +24,6 @@ from spark_2pc_sink.reference.coordinator.events import (
 )
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
-    AllocateProducerIdBlock,
     EndTxnReply,
     InitProducerIdReply,
     Reply,
@@ -123,27 +122,14 @@ FULL = {state: metadata(state, (42, 32766)) for state in (StateId.EMPTY, StateId
 def test_without_a_producer_id_nothing_changes_until_the_next_block_is_there(
     known: TransactionMetadata | None, event: Event, reply: Reply | None
 ) -> None:
-    """Block exhausted: 14; also at start-up until the first block arrives."""
-    driver = Driver.of(*([] if known is None else [known]), settings=KEEPING, block=NO_BLOCK)
+    """Block exhausted, and the disk refuses the next one: 14."""
+    driver = Driver.of(*([] if known is None else [known]), settings=KEEPING, producer_ids=NO_PRODUCER_IDS)
     driver.now_ms += 60_001
-    before = driver.state
-    plan = driver.plan(event)
-    assert plan.effects == (AllocateProducerIdBlock(),)
-    assert (driver.finish(plan), driver.state) == (reply, before)
-    driver.drain()
+    assert driver.refused(event) == reply
+    driver.state = replace(driver.state, producer_ids=range(7, 9))
     again = driver.run(event)
     assert getattr(again, "code", 0) == 0
-    assert driver.state.producer_ids.taken == 1
-
-
-@pytest.mark.parametrize("tid", [None, TID])
-def test_the_next_block_is_fetched_ahead(tid: str | None) -> None:
-    driver = Driver.of(block=ProducerIdBlock(0, 1))
-    plan = driver.plan(InitProducerId(transactional_id=tid))
-    assert plan.effects == (AllocateProducerIdBlock(),)
-    driver.finish(plan)
-    driver.drain()
-    assert driver.init("another").pair == (1000, 0)
+    assert driver.state.producer_ids == range(8, 9)
 
 
 def test_an_id_that_never_got_an_epoch_takes_nothing() -> None:
@@ -161,22 +147,6 @@ def test_an_id_that_never_got_an_epoch_takes_nothing() -> None:
 def test_an_id_lives_where_kafka_puts_it(name: str, expected: int) -> None:
     """abs(java String.hashCode(tid)) mod N, abs(MIN_INT) = 0."""
     assert partition_for(name, 50) == expected
-
-
-def test_a_block_is_wanted_when_nine_tenths_are_used() -> None:
-    ids = ProducerIds(ProducerIdBlock(0, 10), taken=8)
-    assert not ids.wants_block
-    assert replace(ids, taken=9).wants_block
-    assert not replace(ids, taken=9).with_block(ProducerIdBlock(10, 10)).wants_block
-    assert ProducerIds(NO_BLOCK).wants_block
-
-
-@pytest.mark.parametrize("again", [ProducerIdBlock(0, 10), ProducerIdBlock(10, 10), ProducerIdBlock(20, 10)])
-def test_a_block_that_is_here_or_not_needed_changes_nothing(again: ProducerIdBlock) -> None:
-    """No id is handed out twice because an allocation was reported twice."""
-    ids = ProducerIds(ProducerIdBlock(0, 10)).with_block(ProducerIdBlock(10, 10))
-    assert ids.with_block(again) == ids
-    assert ProducerIds(ProducerIdBlock(0, 10)).with_block(ProducerIdBlock(0, 10)).following is None
 
 
 WEEK_MS = 604_800_000

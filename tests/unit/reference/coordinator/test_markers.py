@@ -15,7 +15,6 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code, produce_code, produce_message
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers
@@ -161,7 +160,7 @@ def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None) -> Dri
     """An Ongoing transaction, kept if a client pair is given; new producer ids are 73 and up."""
     kept = {} if client is None else {"next_producer_id": client[0], "next_producer_epoch": client[1]}
     known = metadata(StateId.ONGOING, pair, timeout_ms=TIMEOUT_NEVER_MS, **kept)
-    return Driver.of(known, settings=KEEPING, block=ProducerIdBlock(73, 20))
+    return Driver.of(known, settings=KEEPING, producer_ids=range(73, 93))
 
 
 @pytest.mark.parametrize("commit", [True, False])

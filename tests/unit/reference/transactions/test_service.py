@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -54,7 +55,7 @@ async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
     async with node(known()) as running:
         if phase == "end":
             assert await running.write((42, 5)) == 0
-        before = running.service.state
+        before = running.service.state.partitions
         running.disk.append_error = TRANSACTION_STATE
         if phase == "init":
             assert (await running.init()).error_code == Code.NOT_COORDINATOR
@@ -65,7 +66,7 @@ async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
         else:
             failed = await running.end((42, 5))
             assert (failed.error_code, failed.producer_id) == (Code.NOT_COORDINATOR, -1)
-        assert running.service.state == before
+        assert running.service.state.partitions == before
         running.disk.append_error = ""
         assert (await running.end((42, 5), commit=False)).error_code == 0
         assert await running.settled() == "CompleteAbort"
@@ -75,11 +76,11 @@ async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_
     """After a failed fdatasync nobody knows what is on the disk: the log takes nothing more until the next start."""
     disk = known()
     async with node(disk) as running:
-        before = running.service.state
+        before = running.service.state.partitions
         disk.sync_error = TRANSACTION_STATE
         for _ in range(2):
             assert (await running.init()).error_code == Code.NOT_COORDINATOR
-            assert running.service.state == before
+            assert running.service.state.partitions == before
     for everything, epoch in ((True, 7), (False, 6)):
         async with node(disk.copied(everything=everything)) as restarted:
             made = await restarted.init()
@@ -153,6 +154,26 @@ async def test_an_id_that_no_record_can_hold_is_refused_and_nothing_stays_pendin
             with pytest.raises(RemoteProtocolError, match="more than 32767 bytes"):
                 await running.init(longest + "x")
         assert running.state(longest + "x") == ""
+
+
+# --- producer ids -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_next_block_is_there_when_an_id_is_needed() -> None:
+    async with node() as running:
+        assert (await running.init("first")).producer_id == 0
+        running.service.state = replace(running.service.state, producer_ids=range(999, 1000))
+        made = await asyncio.gather(*(running.init(name) for name in ("second", "third", "fourth")))
+        assert [each.producer_id for each in made] == [999, 1000, 1001]
+
+
+async def test_while_the_disk_refuses_a_block_only_new_ids_wait() -> None:
+    async with node(known()) as running:
+        full = OSError("no space left on device")
+        with mock.patch.object(running.cluster, "allocate_producer_ids", side_effect=full):
+            assert (await running.init("new")).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+            assert (await running.init()).error_code == 0
+        assert (await running.init("new")).error_code == 0
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

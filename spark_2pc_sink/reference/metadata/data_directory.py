@@ -119,10 +119,9 @@ class DataDirectory:
             return {(id_of_text(topic_id), int(partition)): int(end) for topic_id, partition, end in rows}
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            detail = error if isinstance(error, ValueError) else f"a field is missing or has the wrong type: {error!r}"
+        except ValueError as error:
             raise self._refused(
-                f"{file} cannot be read: {detail}",
+                f"{file} cannot be read: {error}",
                 "restore the file, or remove it: logs are then accepted as they are, and lost records are not noticed",
             ) from error
 

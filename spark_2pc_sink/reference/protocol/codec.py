@@ -84,7 +84,6 @@ ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, _add_expected
 ApiVersionsResponse: Final = _newer(metadata.ApiVersionsResponse, 5)
 DeleteGroupsRequest: Final = _newer(admin.DeleteGroupsRequest, 3)
 DeleteGroupsResponse: Final = _newer(admin.DeleteGroupsResponse, 3, _add_messages)
-NEWER_RESPONSES: Final = (TxnOffsetCommitResponse, ApiVersionsResponse, DeleteGroupsResponse)
 
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")

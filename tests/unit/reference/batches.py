@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecords
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.log.partition_log import Appended, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
-from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES
+from spark_2pc_sink.reference.protocol.codec import ApiVersionsResponse, DeleteGroupsResponse, TxnOffsetCommitResponse
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 
@@ -24,7 +24,7 @@ RESPONSES: Final[dict[int, Any]] = {
     for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith("Request") and name != "SaslBytesRequest"
-} | {each.API_KEY: each for each in NEWER_RESPONSES}
+} | {each.API_KEY: each for each in (TxnOffsetCommitResponse, ApiVersionsResponse, DeleteGroupsResponse)}
 
 
 def message(kind: Any, version: int | None = None, **fields: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -28,8 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
-from jdbc_state.history import ADOPTED, CLAIMED, Returning, newest_line, with_line, without_lines
+from jdbc_state.history import ADOPTED, CLAIMED, Returning, with_line, without_lines
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
+from jdbc_state.rows import newest_lines, row_columns
 from jdbc_state.schema import StateTables
 
 
@@ -101,7 +102,7 @@ def claim_statement(
     """
     if not has_history:
         return _claim(tables.state, claimant, generation, None)
-    newest = newest_line(tables, claimant.transactional_id).cte("newest")
+    newest = newest_lines(tables, claimant.transactional_id, last=1).cte("newest")
     row = _claim(tables.state, claimant, generation, newest).cte("changed")
     # This reads the table as it was before the claim.
     there = (
@@ -171,26 +172,6 @@ def _fresh(claimant: Claimant) -> dict[str, Any]:
         "topic_ids": func.jsonb_build_object(),
         "decision": literal(0),
     }
-
-
-def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """Columns for :func:`row_of`: the row's columns, and its ages by the database's clock."""
-    newest = func.greatest(source.c.claimed_at, source.c.decided_at, source.c.settled_at)
-    ages = {"age_s": newest, "decided_age_s": source.c.decided_at}
-    return (
-        *(source.c[each.name] for each in fields(StateRow) if each.name in source.c),
-        *(func.extract("epoch", func.clock_timestamp() - since).label(name) for name, since in ages.items()),
-    )
-
-
-def row_of(answer: Any) -> StateRow:
-    """A StateRow from SQLAlchemy's row with :func:`row_columns`; other columns are ignored."""
-    found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
-    values = {each.name: found[each.name] for each in fields(StateRow) if each.name in found}
-    values["age_s"] = float(values["age_s"])
-    values["decided_age_s"] = None if values["decided_age_s"] is None else float(values["decided_age_s"])
-    values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
-    return StateRow(**values)
 
 
 def _other_query(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from jdbc_state.actions import ActionLines
-from jdbc_state.claim import Claimant, carried_out, claim_statement, row_of
+from jdbc_state.claim import Claimant, carried_out, claim_statement
 from jdbc_state.connections import Database, pause_s
 from jdbc_state.errors import DatabaseUnreachableError, StateStoreError
 from jdbc_state.model import StateRow
+from jdbc_state.rows import row_of
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings

@@ -32,7 +32,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
-from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import (
     ANSWER_GRACE_MS,
     DURABLE,
@@ -46,6 +45,7 @@ from jdbc_state.connections import (
 from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
+from jdbc_state.rows import read_row
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
@@ -132,7 +132,7 @@ class SqlDecidingTransaction(OneDecision):
             ) from error
 
     def _read(self) -> StateRow | None:
-        return _read(self._connection, self._moves.state, self._transactional_id)
+        return read_row(self._connection, self._moves.state, self._transactional_id)
 
 
 @contextmanager
@@ -161,12 +161,6 @@ def deciding(
     transaction.end()
     _roll_back(connection, settings.commit_timeout_ms)
     give_back(connection)
-
-
-def _read(connection: Connection, state: Table, transactional_id: str, *, lock: bool = False) -> StateRow | None:
-    found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id)
-    answer = connection.execute(found.with_for_update() if lock else found).one_or_none()
-    return None if answer is None else row_of(answer)
 
 
 def _roll_back(connection: Connection, limit_ms: int) -> None:
@@ -228,7 +222,7 @@ class JoinedDecisions:
         if not self._is_moved(connection, move, self._moves.statement(move), kept):
             # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it has
             # changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
-            move.refused_by(_read(connection, self._moves.state, move.transactional_id, lock=True))
+            move.refused_by(read_row(connection, self._moves.state, move.transactional_id, lock=True))
 
     def _is_moved(
         self,

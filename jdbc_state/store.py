@@ -11,17 +11,17 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
-from jdbc_state.claim import Claimant, row_columns, row_of
+from jdbc_state.claim import Claimant
 from jdbc_state.claiming import Claiming, retry_when_cut
 from jdbc_state.connections import Database
 from jdbc_state.deciding import JoinedDecisions, KeptRecords, deciding
 from jdbc_state.errors import StateStoreError
-from jdbc_state.history import figures_of, lost_lines, newest_line, newest_lines
 from jdbc_state.model import Decision, HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
-from jdbc_state.schema import FIGURES, StateTables, quoted
+from jdbc_state.rows import all_rows, line_of, lost_rows, newest_lines, row_of
+from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import Liveness, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
@@ -58,7 +58,6 @@ class SqlStateStore(KeepingStore):
         self._presence = Presence(self.database, shown_while)
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
-        self._columns = row_columns(self._state)
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
         self._claiming = Claiming(self.database, self._tables, settings, self._actions, self)
@@ -96,25 +95,18 @@ class SqlStateStore(KeepingStore):
         return self._claiming.claim(claimant, self._show)
 
     def read(self, transactional_id: str) -> StateRow | None:
-        rows = self._select(select(*self._columns).where(self._state.c.transactional_id == transactional_id))
+        rows = self._select(all_rows(self._state, transactional_id))
         return rows[0] if rows else None
 
     def read_all(self) -> list[StateRow]:
-        return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
+        return self._select(all_rows(self._state))
 
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        if transactional_id is None:
-            newest, order = newest_lines(self._tables, last=last), "changed_at"
-        else:
-            newest, order = newest_line(self._tables, transactional_id, last=last), "decision"
-        lines = newest.add_columns(figures_of(self._tables)).subquery()
-        columns = (lines.c.event, lines.c[FIGURES], *row_columns(lines))
-        found = self._answers(select(*columns).order_by(lines.c[order].desc()))
-        return [HistoryLine(answer.event, row_of(answer), answer.figures) for answer in found]
+        found = self._answers(newest_lines(self._tables, transactional_id, last=last))
+        return [line_of(answer) for answer in found]
 
     def read_lost(self) -> list[StateRow]:
-        lines = lost_lines(self._tables).subquery()
-        return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
+        return self._select(lost_rows(self._tables))
 
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None

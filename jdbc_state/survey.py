@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, select, text
+from sqlalchemy import Connection, Select, Table, text
 
-from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import behind_pooler, driver_connection
-from jdbc_state.history import lost_lines
 from jdbc_state.model import StateRow
+from jdbc_state.rows import all_rows, lost_rows, row_of
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, sessions_of
 
@@ -46,9 +45,9 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     """Read it; the number of queries does not depend on the number of sinks."""
     names = {"state": quoted(tables.state), "history": quoted(tables.history)}
     state_there, has_history = connection.execute(_THERE, names).one()
-    rows = _read(connection, select(tables.state), transactional_id) if state_there else []
-    lines = lost_lines(tables, state_exists=state_there)
-    lost = _read(connection, lines, transactional_id) if has_history else []
+    rows = _read(connection, all_rows(tables.state, transactional_id)) if state_there else []
+    lines = lost_rows(tables, transactional_id, state_exists=state_there)
+    lost = _read(connection, lines) if has_history else []
     good = tuple(row for row in rows if isinstance(row, StateRow))
     return Survey(
         table_exists=state_there,
@@ -91,20 +90,13 @@ def _why_hidden(connection: Connection) -> str:
     return ""
 
 
-def _read(connection: Connection, found: Select[Any], transactional_id: str | None) -> list[StateRow | UnreadableRow]:
-    """The rows or lines of one sink, or of all."""
-    rows = found.subquery()
-    every = select(*row_columns(rows)).order_by(rows.c.transactional_id)
-    if transactional_id is not None:
-        every = every.where(rows.c.transactional_id == transactional_id)
-    return [read_row(answer) for answer in connection.execute(every)]
-
-
-def read_row(answer: Any) -> StateRow | UnreadableRow:
-    """A StateRow from SQLAlchemy's row with `row_columns`, or its problem."""
-    found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
-    problem = problem_of(found["kafka_offsets"], found["topic_ids"])
-    return UnreadableRow(found["transactional_id"], problem) if problem else row_of(answer)
+def _read(connection: Connection, found: Select[Any]) -> list[StateRow | UnreadableRow]:
+    """The rows, or their problems."""
+    read: list[StateRow | UnreadableRow] = []
+    for answer in connection.execute(found):
+        problem = problem_of(answer.kafka_offsets, answer.topic_ids)
+        read.append(UnreadableRow(answer.transactional_id, problem) if problem else row_of(answer))
+    return read
 
 
 def problem_of(kafka_offsets: object, topic_ids: object) -> str:

@@ -49,7 +49,7 @@ from jdbc_state.rows import read_row
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
-from jdbc_state.state_store import OneDecision
+from jdbc_state.state_store import DecidingTransaction
 from jdbc_state.watchdog import Watchdog, watched_statements
 
 _MARK_DONE = "mark_done"
@@ -57,22 +57,16 @@ _KEPT = "kept_"
 _NAME = "session_name"
 
 
-class SqlDecidingTransaction(OneDecision):
-    """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only."""
+class SqlDecidingTransaction(DecidingTransaction):
+    """One open transaction. Made by :func:`deciding` only."""
 
     def __init__(
         self, connection: Connection, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
     ) -> None:
-        super().__init__(transactional_id)
-        self._connection = connection
+        super().__init__(transactional_id, connection)
         self._moves = moves
         self._settings = settings
         self._generation = generation
-
-    @property
-    def connection(self) -> Connection:
-        self._check_open("use of the connection")
-        return self._connection
 
     def begin(self) -> None:
         """Set this transaction's limits and name, and read the row.
@@ -94,21 +88,20 @@ class SqlDecidingTransaction(OneDecision):
         if answer is None or answer.generation != self._generation:
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
 
-    def decide(self, decision: Decision) -> None:
+    def _write(self, decision: Decision) -> None:
         """Write the state row and its history line under the claim's generation, in one statement.
 
         It checks that the row still names the decision after which the batch was placed: after a failover that lost
         commits the claim may still be valid while that decision is gone.
         """
-        with self._deciding():
-            move = decision.move(self._transactional_id, self._generation)
-            statement, parameters = self._moves.statement(move)
-            # Otherwise a deferred constraint that fails in COMMIT would look like an unknown outcome. And a trigger,
-            # or the user's own SQL, may have made the transaction less durable since it began.
-            checked = prelude(f"SET CONSTRAINTS ALL IMMEDIATE; {DURABLE}")
-            written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
-            if written is None:
-                move.refused_by(self._read())
+        move = decision.move(self._transactional_id, self._generation)
+        statement, parameters = self._moves.statement(move)
+        # Otherwise a deferred constraint that fails in COMMIT would look like an unknown outcome. And a trigger, or
+        # the user's own SQL, may have made the transaction less durable since it began.
+        checked = prelude(f"SET CONSTRAINTS ALL IMMEDIATE; {DURABLE}")
+        written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
+        if written is None:
+            move.refused_by(self._read())
 
     def commit(self) -> None:
         """COMMIT; after it was sent, any error is a CommitUnknownError."""

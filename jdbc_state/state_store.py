@@ -6,10 +6,10 @@ The legal moves of a row are in ``model``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from jdbc_state.deciding import KeptRecords
 
 
-class DecidingTransaction(Protocol):
+class DecidingTransaction(ABC):
     """One database transaction that ends with a decision, or is rolled back."""
+
+    def __init__(self, transactional_id: str, connection: Connection) -> None:
+        self._transactional_id = transactional_id
+        self._connection = connection
+        # Open, then decided or failed, and finally ended.
+        self._phase = "open"
 
     @property
     def connection(self) -> Connection:
@@ -32,6 +38,8 @@ class DecidingTransaction(Protocol):
         Raises:
             LocalProtocolError: after :meth:`decide`, which is the last statement, or after the end.
         """
+        self._check_open("use of the connection")
+        return self._connection
 
     def decide(self, decision: Decision) -> None:
         """Write the state row: the last statement. COMMIT follows when the ``with`` block exits.
@@ -42,14 +50,10 @@ class DecidingTransaction(Protocol):
             LocalProtocolError: the row's status allows no decision, or this transaction made one already.
             StateStoreError: the database refused; everything is rolled back.
         """
-
-
-class OneDecision:
-    """The phases of a deciding transaction: open, then decided or failed, and finally ended."""
-
-    def __init__(self, transactional_id: str) -> None:
-        self._transactional_id = transactional_id
-        self._phase = "open"
+        self._check_open(DECIDE)
+        self._phase = "failed"
+        self._write(decision)
+        self._phase = "decided"
 
     @property
     def decided(self) -> bool:
@@ -58,12 +62,9 @@ class OneDecision:
     def end(self) -> None:
         self._phase = "ended"
 
-    @contextmanager
-    def _deciding(self) -> Iterator[None]:
-        self._check_open(DECIDE)
-        self._phase = "failed"
-        yield
-        self._phase = "decided"
+    @abstractmethod
+    def _write(self, decision: Decision) -> None:
+        """Write the state row, or raise why not."""
 
     def _check_open(self, operation: str) -> None:
         if self._phase != "open":

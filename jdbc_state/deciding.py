@@ -198,12 +198,12 @@ class JoinedDecisions:
         settled: str | None,
         kept: KeptRecords | None,
     ) -> None:
-        move = Move(DECIDE, transactional_id, generation, decision.columns(), expected=decision.expected)
+        move = decision.move(transactional_id, generation)
         note = None if settled is None else Move(_MARK_DONE, transactional_id, generation, {"settled": settled})
         if not self._moves.keeps_lines:
             # Note and decide in one change of the row: the decision overwrites everything that the note writes, and
             # only its allowed start status differs. A history would have a line for the note.
-            before = legal_before(DECIDE if note is None else _MARK_DONE)
+            before = legal_before((note or move).operation)
             if self._is_moved(connection, move, self._moves.update(move, before), kept):
                 return
             # It matched no row: separate moves tell why.

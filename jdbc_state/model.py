@@ -175,50 +175,13 @@ class Decision:
 
     def move(self, transactional_id: str, generation: int) -> Move:
         """The move of the row that writes it, under a claim."""
-        operation, values = DECIDE if self.record_count else DECIDE_ALONE, self.columns()
+        names = ("batch_id", "row_count", "record_count", "digest")
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
+        values |= {"kafka_offsets": dict(self.kafka_offsets), "topic_ids": dict(self.topic_ids)}
+        if self.record_count:
+            values |= {"prepared_transaction_state": self.prepared, "settled": ""}
+        operation = DECIDE if self.record_count else DECIDE_ALONE
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
-
-    def columns(self) -> dict[str, Any]:
-        """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
-        transaction = {"prepared_transaction_state": self.prepared, "settled": ""} if self.record_count else {}
-        return {
-            **transaction,
-            "batch_id": self.batch_id,
-            "row_count": self.row_count,
-            "record_count": self.record_count,
-            "digest": self.digest,
-            "kafka_offsets": dict(self.kafka_offsets),
-            "topic_ids": dict(self.topic_ids),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class AcceptedLoss:
-    """Batches that Kafka has and this database continues without.
-
-    Args:
-        batch_id: the last of them; None if they belong to a query that no longer owns the row.
-        record_count: its records in Kafka as far as they are known, at least 1: with an empty digest any replay of it
-            is accepted.
-        kafka_offsets: the newest known offsets, by partition.
-        settled: ``producerId:epoch`` that Kafka shows.
-    """
-
-    batch_id: int | None
-    record_count: int
-    kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
-    settled: str
-
-    def columns(self) -> dict[str, Any]:
-        """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
-        return {
-            "batch_id": self.batch_id,
-            "row_count": 0,
-            "record_count": self.record_count,
-            "digest": "",
-            "kafka_offsets": dict(self.kafka_offsets),
-            "settled": self.settled,
-        }
 
 
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from jdbc_state.actions import ACTION_OF, NOTE_OWED, ActionLine
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import LocalProtocolError
-from jdbc_state.model import DECIDE, AcceptedLoss, Decision, HistoryLine, Move, StateRow, claim_lost_error
+from jdbc_state.model import DECIDE, Decision, HistoryLine, Move, StateRow, claim_lost_error
 
 if TYPE_CHECKING:
     from jdbc_state.deciding import KeptRecords
@@ -297,12 +297,25 @@ class StateStore(ABC):
         self,
         transactional_id: str,
         generation: int,
-        loss: AcceptedLoss,
+        settled: str,
         *,
+        batch_id: int | None,
+        record_count: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
         detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
-        """Continue without batches that Kafka has and this database lost (a person's decision)."""
-        return self._decide("accept_loss", transactional_id, generation, loss.columns(), detail)
+        """Continue without batches that Kafka has and this database lost (a person's decision).
+
+        Args:
+            settled: ``producerId:epoch`` that Kafka shows.
+            batch_id: the last of them; None if they belong to a query that no longer owns the row.
+            record_count: its records in Kafka as far as they are known, at least 1: with an empty digest any replay of
+                it is accepted.
+            kafka_offsets: the newest known offsets, by 'topic-partition'.
+        """
+        lost = {"batch_id": batch_id, "record_count": record_count, "kafka_offsets": dict(kafka_offsets)}
+        values = {**lost, "row_count": 0, "digest": "", "settled": settled}
+        return self._decide("accept_loss", transactional_id, generation, values, detail)
 
     @abstractmethod
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
-from jdbc_state import AcceptedLoss, DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+from jdbc_state import DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 from spark_2pc_sink.choices.choice import state_command
 
 ID = "orders"
@@ -48,15 +48,15 @@ FIRST = Decision(
     topic_ids={"orders": "AAAAAAAAAAAAAAAAAAAAAQ"},
 )
 #: An operation of the store -> what to call it with, beside id and generation.
-ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "mark_initialized": ("5:0",),
-    "mark_done": ("5:1",),
-    "mark_owed": (),
-    "take_empty_batch": (1,),
-    "accept_open": ("5:0", 3, {"orders-0": (5, 5)}),
-    "accept_replay": (),
-    "drop_batch": ("5:1",),
-    "accept_loss": (AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={"orders-0": (8, 14)}, settled="5:9"),),
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "mark_initialized": {"settled": "5:0"},
+    "mark_done": {"settled": "5:1"},
+    "mark_owed": {},
+    "take_empty_batch": {"batch_id": 1},
+    "accept_open": {"prepared": "5:0", "batch_id": 3, "kafka_offsets": {"orders-0": (5, 5)}},
+    "accept_replay": {},
+    "drop_batch": {"settled": "5:1"},
+    "accept_loss": {"settled": "5:9", "batch_id": 3, "record_count": 7, "kafka_offsets": {"orders-0": (8, 14)}},
 }
 
 
@@ -106,8 +106,8 @@ def call(store: StateStore, operation: str, transactional_id: str, generation: i
         with store.deciding(transactional_id, generation) as transaction:
             transaction.decide(replace(FIRST, expected=expected))
         return store.read(transactional_id)
-    arguments = ARGUMENTS[operation] + ((expected,) if operation == "take_empty_batch" else ())
-    answer: StateRow = getattr(store, operation)(transactional_id, generation, *arguments)
+    arguments = ARGUMENTS[operation] | ({"expected": expected} if operation == "take_empty_batch" else {})
+    answer: StateRow = getattr(store, operation)(transactional_id, generation, **arguments)
     return answer
 
 

@@ -199,15 +199,6 @@ class ActionLines:
             found = found.where(table.c.transactional_id == transactional_id)
         return found if since is None else found.where(table.c.at >= since)
 
-    def newest_layout(self, transactional_id: str) -> Select[Any]:
-        table = self._table
-        return (
-            select(table.c.detail[LAYOUT].label(LAYOUT))
-            .where(table.c.transactional_id == transactional_id, table.c.detail.has_key(LAYOUT))
-            .order_by(table.c.at.desc(), table.c.number.desc())
-            .limit(1)
-        )
-
 
 def action_line_of(answer: Any) -> ActionLine:
     return ActionLine(**{each.name: getattr(answer, each.name) for each in fields(ActionLine)})

@@ -115,8 +115,9 @@ class SqlStateStore(KeepingStore):
         return [action_line_of(answer) for answer in found]
 
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        found = self._answers(self._actions.newest_layout(transactional_id))
-        return dict(getattr(found[0], LAYOUT)) if found else None
+        with_layout = self._tables.actions.c.detail.has_key(LAYOUT)
+        found = self._answers(self._actions.newest(transactional_id, last=1).where(with_layout))
+        return dict(found[0].detail[LAYOUT]) if found else None
 
     def note_action(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]

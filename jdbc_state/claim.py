@@ -28,8 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
-from jdbc_state.history import ADOPTED, CLAIMED, Returning, with_line, without_lines
-from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
+from jdbc_state.errors import ClaimRefusedError
+from jdbc_state.history import ADOPTED, CLAIMED, with_line, without_lines
+from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error
 from jdbc_state.rows import newest_lines, row_columns
 from jdbc_state.schema import StateTables
 
@@ -58,11 +59,21 @@ class Claimant:
     def check(self, row: StateRow | None) -> None:
         """Raise the reason for which the claim's WHERE clause refuses."""
         if row is not None:
-            refusal = claim_refusal(row, cluster_id=self.cluster_id, query_id=self.query_id, adopt=self.adopt)
-            if refusal is not None:
-                raise refusal
+            self._check_owner(row)
         if self.expected_generation is not None and (row is None or not self._holds(row, self.expected_generation)):
             raise claim_lost_error(self.transactional_id, self.expected_generation, row)
+
+    def _check_owner(self, row: StateRow) -> None:
+        name, decided = row.transactional_id, row.status == DECIDED
+        # Adopting from another cluster would forget a decision.
+        if row.cluster_id not in (None, self.cluster_id) and (decided or not self.adopt):
+            found, what = str(row.cluster_id), "Kafka cluster"
+            raise ClaimRefusedError(
+                transactional_id=name, what=what, expected=self.cluster_id, found=found, decided=decided
+            )
+        if self.query_id is not None and row.query_id not in (None, self.query_id) and not self.adopt:
+            found = str(row.query_id)
+            raise ClaimRefusedError(transactional_id=name, what="query", expected=self.query_id, found=found)
 
     def _holds(self, row: StateRow, expected: int) -> bool:
         """True for the expected claim, and for a later one of the same run whose answer was lost."""
@@ -92,7 +103,7 @@ def claim_statement(
     generation: int | None,
     keep: int,
     has_history: bool,
-) -> Returning | Select[Any]:
+) -> Select[Any]:
     """The claim statement. It returns the row, or no row if it changed nothing.
 
     Args:
@@ -100,10 +111,9 @@ def claim_statement(
         keep: number of history lines to keep; if not 0, the row has its line afterwards, and the claim its
             action line. If 0, lines left from other settings are deleted: they would become older than the row.
     """
-    if not has_history:
-        return _claim(tables.state, claimant, generation, None)
-    newest = newest_lines(tables, claimant.transactional_id, last=1).cte("newest")
-    row = _claim(tables.state, claimant, generation, newest).cte("changed")
+    no_line = select(tables.state).where(false())
+    newest = (newest_lines(tables, claimant.transactional_id, last=1) if has_history else no_line).cte("newest")
+    row = _claim(tables.state, claimant, generation, newest)
     # This reads the table as it was before the claim.
     there = (
         select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
@@ -118,13 +128,13 @@ def claim_statement(
             actions.trim(row, keep=keep).cte("old_actions"),
         )
     else:
-        written = without_lines(row, tables)
+        written = without_lines(row, tables) if has_history else select(row)
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 
-def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE | None) -> Returning:
+def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE) -> CTE:
     """Take the row over; if there is none, rebuild it from its newest history line, or create it."""
-    number = literal(0) if newest is None else func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
+    number = func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
     taken_over = _taken_over(state, claimant, number)
     as_read = false() if generation is None else state.c.generation == generation
     allowed = and_(as_read, _allowed(state, claimant), _expected(state, claimant))
@@ -132,26 +142,22 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
     columns = row_columns(state)
     if claimant.expected_generation is not None:
         # A driver with a claim has a row. If the row is gone, that driver must not create a new one.
-        return update(state).where(mine, allowed).values(taken_over).returning(*columns)
+        return update(state).where(mine, allowed).values(taken_over).returning(*columns).cte("changed")
+    rebuilt = {column.name: newest.c[column.name] for column in state.columns}
+    rebuilt |= _taken_over(newest, claimant, number)
+    # An existing row is judged separately, below.
+    rebuildable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
     fresh = _fresh(claimant)
-    if newest is None:
-        made = insert(state).values(fresh)
-    else:
-        rebuilt = {column.name: newest.c[column.name] for column in state.columns}
-        rebuilt |= _taken_over(newest, claimant, number)
-        # An existing row is judged separately, below.
-        rebuildable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
-        anew = [fresh.get(name, null()) for name in rebuilt]
-        made = insert(state).from_select(
-            list(rebuilt),
-            union_all(
-                select(*rebuilt.values()).where(rebuildable),
-                select(*anew).where(~select(newest.c.generation).exists()),
-            ),
-        )
-    return made.on_conflict_do_update(
-        index_elements=[state.c.transactional_id], set_=taken_over, where=allowed
-    ).returning(*columns)
+    anew = [fresh.get(name, null()) for name in rebuilt]
+    made = insert(state).from_select(
+        list(rebuilt),
+        union_all(
+            select(*rebuilt.values()).where(rebuildable), select(*anew).where(~select(newest.c.generation).exists())
+        ),
+    )
+    key = [state.c.transactional_id]
+    claimed = made.on_conflict_do_update(index_elements=key, set_=taken_over, where=allowed)
+    return claimed.returning(*columns).cte("changed")
 
 
 def _fresh(claimant: Claimant) -> dict[str, Any]:
@@ -185,7 +191,7 @@ def _other_cluster(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
 
 
 def _allowed(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
-    """``model.claim_refusal`` as SQL; the tests run both on the same cases."""
+    """`Claimant.check` as SQL; the tests run both on the same cases."""
     other_cluster = _other_cluster(row, claimant)
     if claimant.adopt:
         return or_(~other_cluster, row.c.status != DECIDED)

@@ -13,11 +13,8 @@ from typing import Any, Final
 
 from sqlalchemy import CTE, ColumnElement, Select, delete, literal, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
 from jdbc_state.schema import FIGURES, StateTables
-
-Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
 
 CLAIMED: Final = "claimed"
 ADOPTED: Final = "adopted"

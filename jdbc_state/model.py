@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jdbc_state.errors import ClaimRefusedError, CommitsLostError, LocalProtocolError, SupersededError
+from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"
@@ -182,18 +182,6 @@ class Decision:
             values |= {"prepared_transaction_state": self.prepared, "settled": ""}
         operation = DECIDE if self.record_count else DECIDE_ALONE
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
-
-
-def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
-    """Why this claimant may not take ``row`` over, or None if it may: the rule of the claim's WHERE clause."""
-    name, decided = row.transactional_id, row.status == DECIDED
-    if row.cluster_id not in (None, cluster_id) and (decided or not adopt):
-        # Adopting would forget a decision.
-        found, what = str(row.cluster_id), "Kafka cluster"
-        return ClaimRefusedError(transactional_id=name, what=what, expected=cluster_id, found=found, decided=decided)
-    if query_id is not None and row.query_id not in (None, query_id) and not adopt:
-        return ClaimRefusedError(transactional_id=name, what="query", expected=query_id, found=str(row.query_id))
-    return None
 
 
 def claim_lost_error(

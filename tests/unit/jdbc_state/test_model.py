@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ import jdbc_state
 from jdbc_state import DECIDED, DONE, NONE, OWED, TRANSITIONS, Decision, StateRow, StoreSettings, ddl
 from jdbc_state.claim import Claimant, carried_out
 from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
-from jdbc_state.model import DECIDE, STATUSES, Move, claim_refusal
+from jdbc_state.model import DECIDE, STATUSES, Move
 from jdbc_state.schema import StateTables
 from jdbc_state.versions import FoundTable, making, migration, refusal
 from spark_2pc_sink.choices.choice import state_command
@@ -28,6 +29,14 @@ ROW = StateRow(
     run_id="run-1",
     cluster_id="a",
     claimed_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+)
+CLAIMANT = Claimant(
+    transactional_id="orders",
+    cluster_id="a",
+    query_id="query-1",
+    run_id="run-1",
+    adopt=False,
+    expected_generation=None,
 )
 SETTINGS = StoreSettings(
     state_schema='od"d',
@@ -60,9 +69,10 @@ def test_the_moves_are_those_of_the_recipe() -> None:
 )
 def test_a_query_owns_its_row(row_query: str | None, query: str | None, *, refused: bool) -> None:
     """A10: two queries cannot share an identity."""
-    row = StateRow(**{**vars(ROW), "query_id": row_query, "cluster_id": "c"})
-    assert (claim_refusal(row, cluster_id="c", query_id=query, adopt=False) is not None) == refused
-    assert claim_refusal(row, cluster_id="c", query_id=query, adopt=True) is None
+    row, claimant = replace(ROW, query_id=row_query), replace(CLAIMANT, query_id=query)
+    with pytest.raises(ClaimRefusedError) if refused else nullcontext():
+        claimant.check(row)
+    replace(claimant, adopt=True).check(row)
 
 
 def test_a_refused_move_is_explained() -> None:
@@ -157,16 +167,6 @@ def test_a_table_of_this_version_is_not_refused() -> None:
     assert refusal(this, tables, SETTINGS, where="h/d") is None
     said = [refusal(replace(this, version=version), tables, SETTINGS, where="h/d") for version in (None, 1, 3)]
     assert all(each is not None and "a.state" in each.operation for each in said)
-
-
-CLAIMANT = Claimant(
-    transactional_id="orders",
-    cluster_id="a",
-    query_id="query-1",
-    run_id="run-1",
-    adopt=False,
-    expected_generation=None,
-)
 
 
 def test_a_claim_is_checked_without_the_database_as_with_it() -> None:

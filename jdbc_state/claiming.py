@@ -20,7 +20,6 @@ from jdbc_state.model import StateRow
 from jdbc_state.rows import row_of
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import end_older_sessions, lock_holders
-from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE, is_cut
 from jdbc_state.state_store import StateStore
@@ -63,16 +62,14 @@ def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
 
 
 class Claiming:
-    def __init__(
-        self, database: Database, tables: StateTables, settings: StoreSettings, actions: ActionLines, store: StateStore
-    ) -> None:
+    def __init__(self, database: Database, tables: StateTables, actions: ActionLines, store: StateStore) -> None:
         self._database = database
         self._tables = tables
-        self._settings = settings
+        self._settings = tables.settings
         self._actions = actions
         self._store = store
         # Set from the settings until the store has checked.
-        self.has_history: bool = settings.history_batches > 0
+        self.has_history: bool = tables.settings.history_batches > 0
 
     def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
         """Take the row over, and end open sessions of older claimants; see `jdbc_state.state_store.StateStore.claim`.

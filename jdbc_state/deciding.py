@@ -21,7 +21,6 @@ from sqlalchemy import (
     Connection,
     Executable,
     Select,
-    Table,
     Update,
     bindparam,
     func,
@@ -46,6 +45,7 @@ from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
 from jdbc_state.rows import read_row
+from jdbc_state.schema import StateTables
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
@@ -182,10 +182,9 @@ class KeptRecords:
 
 
 class JoinedDecisions:
-    def __init__(self, records: Table, moves: Moves, settings: StoreSettings) -> None:
-        self._records = records
+    def __init__(self, tables: StateTables, moves: Moves) -> None:
+        self._tables = tables
         self._moves = moves
-        self._settings = settings
         self._made: dict[tuple[Executable, bool], Executable] = {}
 
     def decide(
@@ -200,7 +199,7 @@ class JoinedDecisions:
     ) -> None:
         move = decision.move(transactional_id, generation)
         note = None if settled is None else Move(_MARK_DONE, transactional_id, generation, {"settled": settled})
-        if not self._moves.keeps_lines:
+        if not self._moves.keep:
             # Note and decide in one change of the row: the decision overwrites everything that the note writes, and
             # only its allowed start status differs. A history would have a line for the note.
             before = legal_before((note or move).operation)
@@ -239,7 +238,7 @@ class JoinedDecisions:
 
         Other limits, for the caller's own statements, are left to the caller.
         """
-        idle_ms = self._settings.idle_in_transaction_timeout_ms
+        idle_ms = self._tables.settings.idle_in_transaction_timeout_ms
         # Literals, as each bound value of a statement costs the sender a microsecond.
         local: dict[str, ColumnElement[Any]] = {
             "application_name": bindparam(_NAME),
@@ -253,7 +252,7 @@ class JoinedDecisions:
         return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _keep(self) -> Any:
-        table = self._records
+        table = self._tables.records
         values = {
             "transactional_id": bindparam(_KEPT + "id"),
             "batch_id": bindparam(_KEPT + "batch_id"),

@@ -45,19 +45,14 @@ _FIGURES = "of_figures"
 
 
 class Moves:
-    """SQL statements of one store, each built once: building takes longer than the server's execution.
+    """SQL statements of one store, each built once: building takes longer than the server's execution."""
 
-    Args:
-        keep: number of history lines to keep; 0 to write none, and no actions.
-    """
-
-    def __init__(self, tables: StateTables, actions: ActionLines, *, keep: int) -> None:
+    def __init__(self, tables: StateTables, actions: ActionLines) -> None:
         self._tables = tables
         self._actions = actions
         self.state: Table = tables.state
-        self._keep = keep
-        #: Whether a move writes lines in addition to the row.
-        self.keeps_lines: bool = keep > 0
+        #: Number of history lines to keep; 0 to write none, and no actions.
+        self.keep: int = tables.settings.history_batches
         #: Whether the history has the column; False until it was checked.
         self.has_figures = False
         self._made: dict[tuple[str, ...], Executable] = {}
@@ -66,9 +61,9 @@ class Moves:
     def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
         """A statement that returns the row, or no row if it changed nothing; and its parameters."""
         parameters = _parameters(move)
-        if move.action and self._keep:
+        if move.action and self.keep:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
-        if move.figures is not None and self._keep and self.has_figures:
+        if move.figures is not None and self.keep and self.has_figures:
             parameters[_FIGURES] = dict(move.figures)
         key = (move.operation, *parameters)
         if key not in self._made:
@@ -86,9 +81,9 @@ class Moves:
     def _make(self, move: Move, *, with_figures: bool) -> Executable:
         state, operation = self.state, move.operation
         moved = self._update(move, legal_before(operation)).returning(*row_columns(state))
-        if not self._keep:
+        if not self.keep:
             return moved
-        keep = self._keep if operation in EVENT_OF else None
+        keep = self.keep if operation in EVENT_OF else None
         row = moved.cte("changed")
         figures = bindparam(_FIGURES, type_=JSONB) if with_figures else None
         statement = with_line(row, self._tables, event=self._event(operation), keep=keep, figures=figures)

@@ -56,12 +56,12 @@ class SqlStateStore(KeepingStore):
         #: Opens its connections; the kept connection may be shared.
         self.database: Database = Database(url, settings)
         self._presence = Presence(self.database, shown_while)
-        self._tables = StateTables.named(settings)
+        self._tables = StateTables(settings)
         self._state = self._tables.state
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
-        self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
-        self._claiming = Claiming(self.database, self._tables, settings, self._actions, self)
-        self._joined = JoinedDecisions(self._tables.records, self._moves, settings)
+        self._moves = Moves(self._tables, self._actions)
+        self._claiming = Claiming(self.database, self._tables, self._actions, self)
+        self._joined = JoinedDecisions(self._tables, self._moves)
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
@@ -70,11 +70,11 @@ class SqlStateStore(KeepingStore):
         def prepare_once() -> FoundTable | None:
             with self._changes("prepare_schema") as connection:
                 self.database.check_kind()
-                return prepare(connection, self._settings, where=self.database.label)
+                return prepare(connection, self._tables, where=self.database.label)
 
         history = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
         self._claiming.has_history = history is not None
-        self._moves.has_figures = history is not None and not history.later
+        self._moves.has_figures = history is not None and not history.lacks
 
     def migrate(self) -> list[str]:
         """Migrate tables of an earlier version, as the role of their owner; return the changes made.
@@ -84,12 +84,12 @@ class SqlStateStore(KeepingStore):
         """
         operation = f"migration of table {quoted(self._state)}"
         with self._naming_holders(operation, self._settings.lock_timeout_ms), self._changes(operation) as connection:
-            return migrate(connection, self._settings, where=self.database.label)
+            return migrate(connection, self._tables, where=self.database.label)
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
         """Report the version of the tables, and what ``role`` (default: the connected one) lacks; changes nothing."""
         with self.database.requests("check of the state tables") as connection:
-            return check(connection, self._settings, role=role, where=self.database.label)
+            return check(connection, self._tables, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
         return self._claiming.claim(claimant, self._show)

@@ -77,7 +77,7 @@ def _taken_snapshot(database: Database, request: VerifyRequest) -> Iterator[Snap
             utf8_client(driver_connection(connection))
             connection.begin()
             connection.exec_driver_sql(f"{SETTINGS}; SET LOCAL statement_timeout = {options.statement_timeout_ms:d}")
-            tables, kept = StateTables.named(settings), settings.history_batches
+            tables, kept = StateTables(settings), settings.history_batches
             row, lines = None, []
             if connection.scalar(_EXISTS, {"name": quoted(tables.state)}):
                 row = read_row(connection, tables.state, options.transactional_id)

@@ -117,7 +117,7 @@ def test_the_tables_statements_can_be_run_by_somebody_else() -> None:
     assert all(f"'{status}'" in statements for status in STATUSES)
     with_history = ddl(StoreSettings(**{**vars(SETTINGS), "history_batches": 1}))
     assert '"od""d"."History"' in with_history
-    assert [column.name for column in StateTables.named(SETTINGS).state.primary_key] == ["transactional_id"]
+    assert [column.name for column in StateTables(SETTINGS).state.primary_key] == ["transactional_id"]
 
 
 def test_every_name_that_is_listed_can_be_had() -> None:
@@ -162,10 +162,10 @@ def test_a_writer_without_commands_is_told_what_to_call() -> None:
 
 def test_a_table_of_this_version_is_not_refused() -> None:
     """C15: any other is, by its name."""
-    tables = StateTables.named(SETTINGS)
+    tables = StateTables(SETTINGS)
     this = FoundTable(name="a.state", version=2, owner="owner", owned=False, lacks="")
-    assert refusal(this, tables, SETTINGS, where="h/d") is None
-    said = [refusal(replace(this, version=version), tables, SETTINGS, where="h/d") for version in (None, 1, 3)]
+    assert refusal(this, tables, where="h/d") is None
+    said = [refusal(replace(this, version=version), tables, where="h/d") for version in (None, 1, 3)]
     assert all(each is not None and "a.state" in each.operation for each in said)
 
 

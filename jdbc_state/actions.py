@@ -64,13 +64,6 @@ ACTIONS: Final = {
 }
 #: Actions that drivers and recoveries do automatically. Only their lines are trimmed.
 ROUTINE: Final = (CLAIM, COMMIT, ABORT, NOTE_DONE, NOTE_OWED)
-#: The action of each move that needs a person's decision.
-ACTION_OF: Final = {
-    "accept_open": OPEN_TRANSACTION,
-    "accept_replay": ACCEPT_REPLAY,
-    "drop_batch": DROP,
-    "accept_loss": ACCEPT_LOSS,
-}
 #: The key of a claim's detail for the layout of its sink.
 LAYOUT: Final = "layout"
 

@@ -223,7 +223,7 @@ class Move:
     expected: str | None = None
     #: Action of its log line, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
     action: str = ""
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] | None = None
     #: Figures of the batch for its history line; None to keep the existing ones.
     figures: Mapping[str, Any] | None = None
 

@@ -62,7 +62,7 @@ class Moves:
         """A statement that returns the row, or no row if it changed nothing; and its parameters."""
         parameters = _parameters(move)
         if move.action and self.keep:
-            parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
+            parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail or {})}
         if move.figures is not None and self.keep and self.has_figures:
             parameters[_FIGURES] = dict(move.figures)
         key = (move.operation, *parameters)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from jdbc_state.actions import ACTION_OF, NOTE_OWED, ActionLine
+from jdbc_state.actions import ACCEPT_LOSS, ACCEPT_REPLAY, DROP, NOTE_OWED, OPEN_TRANSACTION, ActionLine
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import LocalProtocolError
 from jdbc_state.model import DECIDE, Decision, HistoryLine, Move, StateRow, claim_lost_error
@@ -217,13 +217,13 @@ class StateStore(ABC):
             action: action of its log line, if a recovery settles a previous transaction; '' for a normal batch.
             figures: figures of the batch for its history line: JSON values, under names that the writer chooses.
         """
-        told, values = detail or {}, {"settled": settled}
-        done = Move("mark_done", transactional_id, generation, values, action=action, detail=told, figures=figures)
+        values = {"settled": settled}
+        done = Move("mark_done", transactional_id, generation, values, action=action, detail=detail, figures=figures)
         return self._move(done)
 
     def mark_owed(self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None) -> StateRow:
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
-        return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail or {}))
+        return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail))
 
     def take_empty_batch(
         self,
@@ -273,13 +273,18 @@ class StateStore(ABC):
         """
         found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
         unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
-        return self._decide("accept_open", transactional_id, generation, {**found, **unknown}, detail)
+        values = {**found, **unknown}
+        opened = Move("accept_open", transactional_id, generation, values, action=OPEN_TRANSACTION, detail=detail)
+        return self._move(opened)
 
     def accept_replay(
         self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None
     ) -> StateRow:
         """Let the replay of an owed batch be sent with any digest (a person's decision)."""
-        return self._decide("accept_replay", transactional_id, generation, {"digest": ""}, detail)
+        values = {"digest": ""}
+        return self._move(
+            Move("accept_replay", transactional_id, generation, values, action=ACCEPT_REPLAY, detail=detail)
+        )
 
     def drop_batch(
         self,
@@ -291,7 +296,8 @@ class StateStore(ABC):
         detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
         """Give the Kafka half of a batch up (a person's decision); with '' any replay of the batch is skipped then."""
-        return self._decide("drop_batch", transactional_id, generation, {"settled": settled, "digest": digest}, detail)
+        values = {"settled": settled, "digest": digest}
+        return self._move(Move("drop_batch", transactional_id, generation, values, action=DROP, detail=detail))
 
     def accept_loss(
         self,
@@ -315,7 +321,7 @@ class StateStore(ABC):
         """
         lost = {"batch_id": batch_id, "record_count": record_count, "kafka_offsets": dict(kafka_offsets)}
         values = {**lost, "row_count": 0, "digest": "", "settled": settled}
-        return self._decide("accept_loss", transactional_id, generation, values, detail)
+        return self._move(Move("accept_loss", transactional_id, generation, values, action=ACCEPT_LOSS, detail=detail))
 
     @abstractmethod
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
@@ -341,18 +347,6 @@ class StateStore(ABC):
     @abstractmethod
     def _move(self, move: Move) -> StateRow:
         """Change the row, or raise what `model.Move.refused_by` finds."""
-
-    def _decide(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, Any],
-        detail: Mapping[str, Any] | None,
-    ) -> StateRow:
-        """A person's move, which always has its action line."""
-        action = ACTION_OF[operation]
-        return self._move(Move(operation, transactional_id, generation, values, action=action, detail=detail or {}))
 
     def judged_row(self, claimant: Claimant) -> StateRow | None:
         """The row by which a claim is judged: the existing one, or the line from which it would be rebuilt."""

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import ActionLine, Decision, SqlStateStore, StateRow, StateStore, ddl
-from jdbc_state.actions import ACTION_OF, FORCE_TERMINATE, ROUTINE
+from jdbc_state.actions import FORCE_TERMINATE, ROUTINE
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES, legal_before
@@ -326,15 +326,23 @@ def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
     assert names(store) == ["claim"]
 
 
-@pytest.mark.parametrize("operation", ACTION_OF)
-def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "action"),
+    [
+        ("accept_open", "open_transaction"),
+        ("accept_replay", "accept_replay"),
+        ("drop_batch", "drop"),
+        ("accept_loss", "accept_loss"),
+    ],
+)
+def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: str, action: str) -> None:
     """C5: under the claim that decides it, and by no claim that is older."""
     store = make()
     row = reach(store, legal_before(operation)[0])
     after = call(store, operation, ID, row.generation)
     assert after is not None
     line = told(store)[-1]
-    assert (line.action, line.batch_id, line.generation) == (ACTION_OF[operation], after.batch_id, row.generation)
+    assert (line.action, line.batch_id, line.generation) == (action, after.batch_id, row.generation)
     assert (line.reason, line.detail) == (ALICE.reason, {})
     before = names(store)
     claim(store)

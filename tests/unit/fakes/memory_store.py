@@ -247,7 +247,7 @@ class MemoryStateStore(StateStore):
             if row is not before:
                 self._write(row, history.EVENT_OF.get(move.operation, history.NOTED), move.figures)
                 if move.action:
-                    self._tell(row.transactional_id, row, move.action, move.detail)
+                    self._tell(row.transactional_id, row, move.action, move.detail or {})
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str, figures: Mapping[str, Any] | None = None) -> None:

@@ -78,16 +78,12 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         )
 
 
-class PasswordUnavailableError(psycopg2.OperationalError):
-    """No password is available, so a connection cannot be made; handled like any other connection failure."""
-
-
 def ask_password(password: Callable[[], str]) -> str:
-    """The password for a new connection."""
+    """The password for a new connection; a failure to get it is like any other connection failure."""
     try:
         given: object = password()
     except Exception as error:
-        raise PasswordUnavailableError(f"the password function failed: {type(error).__name__}: {error}") from error
+        raise psycopg2.OperationalError(f"the password function failed: {type(error).__name__}: {error}") from error
     if not isinstance(given, str) or not given:
         rule = "the function must return a text that is not empty"
         raise ConfigurationError(option="database_password", value="***", rule=rule, remedy="return the password")

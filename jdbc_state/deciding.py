@@ -229,8 +229,8 @@ class JoinedDecisions:
             self._made[key] = self._with_settings(plain, kept=kept is not None)
         parameters[_NAME] = application_name(move.transactional_id, move.generation)
         if kept is not None:
-            parameters |= {_KEPT + "id": move.transactional_id, _KEPT + "batch_id": kept.batch_id}
-            parameters |= {_KEPT + "partitions": list(kept.partitions), _KEPT + "batches": kept.batches}
+            row = {**vars(kept), "transactional_id": move.transactional_id, "partitions": list(kept.partitions)}
+            parameters |= {_KEPT + name: value for name, value in row.items()}
         return connection.execute(self._made[key], parameters).first() is not None
 
     def _with_settings(self, plain: Any, *, kept: bool) -> Executable:
@@ -253,12 +253,7 @@ class JoinedDecisions:
 
     def _keep(self) -> Any:
         table = self._tables.records
-        values = {
-            "transactional_id": bindparam(_KEPT + "id"),
-            "batch_id": bindparam(_KEPT + "batch_id"),
-            "partitions": bindparam(_KEPT + "partitions", type_=table.c.partitions.type),
-            "batches": bindparam(_KEPT + "batches", type_=table.c.batches.type),
-        }
+        values = {column.name: bindparam(_KEPT + column.name, type_=column.type) for column in table.columns}
         added = insert(table).values(values)
         newer = {name: added.excluded[name] for name in values if name != "transactional_id"}
         return added.on_conflict_do_update(index_elements=[table.c.transactional_id], set_=newer).returning(

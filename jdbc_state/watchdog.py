@@ -93,19 +93,14 @@ def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int
 class _Watch:
     """All guarded blocks of this process, and one thread for all: starting one costs more than the guarded request."""
 
-    _changed: threading.Condition
-    _ends_s: dict[int, float]
-    _thread: threading.Thread | None
-    _wakes_at_s: float
-
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Reset in a forked process, which inherits the lock's state, but not the thread."""
         self._changed = threading.Condition()
-        self._ends_s = {}
-        self._thread = None
+        self._ends_s: dict[int, float] = {}
+        self._thread: threading.Thread | None = None
         self._wakes_at_s = 0.0
 
     def add(self, watched: int, end_s: float) -> None:

@@ -45,9 +45,7 @@ from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
 from jdbc_state.rows import read_row
-from jdbc_state.schema import StateTables
 from jdbc_state.sessions import application_name
-from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
 from jdbc_state.state_store import DecidingTransaction
 from jdbc_state.watchdog import Watchdog, watched_statements
@@ -60,12 +58,10 @@ _NAME = "session_name"
 class SqlDecidingTransaction(DecidingTransaction):
     """One open transaction. Made by :func:`deciding` only."""
 
-    def __init__(
-        self, connection: Connection, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
-    ) -> None:
+    def __init__(self, connection: Connection, moves: Moves, transactional_id: str, generation: int) -> None:
         super().__init__(transactional_id, connection)
         self._moves = moves
-        self._settings = settings
+        self._settings = moves.tables.settings
         self._generation = generation
 
     def begin(self) -> None:
@@ -82,7 +78,7 @@ class SqlDecidingTransaction(DecidingTransaction):
         )
         name = application_name(self._transactional_id, self._generation)
         named = func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
-        state = self._moves.state
+        state = self._moves.tables.state
         statement = select(named, state.c.generation).where(state.c.transactional_id == self._transactional_id)
         answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
         if answer is None or answer.generation != self._generation:
@@ -125,20 +121,21 @@ class SqlDecidingTransaction(DecidingTransaction):
             ) from error
 
     def _read(self) -> StateRow | None:
-        return read_row(self._connection, self._moves.state, self._transactional_id)
+        return read_row(self._connection, self._moves.tables.state, self._transactional_id)
 
 
 @contextmanager
 def deciding(
-    database: Database, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
+    database: Database, moves: Moves, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``.
 
     The server limits each statement, including the batch's own. If the server is stopped, the driver's watchdog does.
     """
+    settings = moves.tables.settings
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
-    transaction = SqlDecidingTransaction(connection, moves, settings, transactional_id, generation)
+    transaction = SqlDecidingTransaction(connection, moves, transactional_id, generation)
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
     try:
         with translated(database.named(operation)), watched_statements(driver_connection(connection), limit_ms):
@@ -182,9 +179,9 @@ class KeptRecords:
 
 
 class JoinedDecisions:
-    def __init__(self, tables: StateTables, moves: Moves) -> None:
-        self._tables = tables
+    def __init__(self, moves: Moves) -> None:
         self._moves = moves
+        self._tables = moves.tables
         self._made: dict[tuple[Executable, bool], Executable] = {}
 
     def decide(
@@ -214,7 +211,7 @@ class JoinedDecisions:
         if not self._is_moved(connection, move, self._moves.statement(move), kept):
             # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it has
             # changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
-            move.refused_by(read_row(connection, self._moves.state, move.transactional_id, lock=True))
+            move.refused_by(read_row(connection, self._tables.state, move.transactional_id, lock=True))
 
     def _is_moved(
         self,

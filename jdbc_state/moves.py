@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Executable,
-    Table,
     Text,
     Update,
     bindparam,
@@ -48,9 +47,8 @@ class Moves:
     """SQL statements of one store, each built once: building takes longer than the server's execution."""
 
     def __init__(self, tables: StateTables, actions: ActionLines) -> None:
-        self._tables = tables
+        self.tables = tables
         self._actions = actions
-        self.state: Table = tables.state
         #: Number of history lines to keep; 0 to write none, and no actions.
         self.keep: int = tables.settings.history_batches
         #: Whether the history has the column; False until it was checked.
@@ -79,21 +77,21 @@ class Moves:
         return self._updates[key], parameters
 
     def _make(self, move: Move, *, with_figures: bool) -> Executable:
-        state, operation = self.state, move.operation
+        state, operation = self.tables.state, move.operation
         moved = self._update(move, legal_before(operation)).returning(*row_columns(state))
         if not self.keep:
             return moved
         keep = self.keep if operation in EVENT_OF else None
         row = moved.cte("changed")
         figures = bindparam(_FIGURES, type_=JSONB) if with_figures else None
-        statement = with_line(row, self._tables, event=self._event(operation), keep=keep, figures=figures)
+        statement = with_line(row, self.tables, event=self._event(operation), keep=keep, figures=figures)
         if not move.action:
             return statement
         action, detail = bindparam(_ACTION, type_=Text), bindparam(_DETAIL, type_=JSONB)
         return statement.add_cte(self._actions.line(row, action=action, detail=detail).cte("told"))
 
     def _update(self, move: Move, before: tuple[str, ...]) -> Update:
-        state, operation = self.state, move.operation
+        state, operation = self.tables.state, move.operation
         new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
         fits = [
             state.c.transactional_id == bindparam(_ID),
@@ -113,7 +111,7 @@ class Moves:
 
     def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
         """The number of the line: the next one for another batch."""
-        number, batch_id = self.state.c.decision, self.state.c.batch_id
+        number, batch_id = self.tables.state.c.decision, self.tables.state.c.batch_id
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}
         if operation in _REPEATED:
@@ -123,7 +121,7 @@ class Moves:
     def _event(self, operation: str) -> str | ColumnElement[Any]:
         if operation == DECIDE:
             # The row as it was when the statement began. Had it changed since, the move would meet none.
-            state = self.state
+            state = self.tables.state
             before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
             return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
         return EVENT_OF.get(operation, NOTED)

@@ -61,7 +61,7 @@ class SqlStateStore(KeepingStore):
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions)
         self._claiming = Claiming(self.database, self._tables, self._actions, self)
-        self._joined = JoinedDecisions(self._tables, self._moves)
+        self._joined = JoinedDecisions(self._moves)
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
@@ -131,7 +131,7 @@ class SqlStateStore(KeepingStore):
             raise claim_lost_error(transactional_id, generation, self.read(transactional_id))
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        return deciding(self.database, self._moves, self._settings, transactional_id, generation)
+        return deciding(self.database, self._moves, transactional_id, generation)
 
     def decide_within(
         self,

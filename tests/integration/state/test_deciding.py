@@ -70,7 +70,7 @@ def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, databas
     connection = Database(database, SETTINGS).open("test")
     before = show(connection)
     connection.rollback()
-    transaction = SqlDecidingTransaction(connection, store._moves, SETTINGS, ID, row.generation)
+    transaction = SqlDecidingTransaction(connection, store._moves, ID, row.generation)
     transaction.begin()
     inside = show(connection)
     transaction.decide(FIRST)

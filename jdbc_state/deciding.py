@@ -137,20 +137,18 @@ def deciding(
     connection = database.open(operation)
     transaction = SqlDecidingTransaction(connection, moves, transactional_id, generation)
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
+    release = discard
     try:
         with translated(database.named(operation)), watched_statements(driver_connection(connection), limit_ms):
             transaction.begin()
             yield transaction
             if transaction.decided:
                 transaction.commit()
-    except BaseException:
+        release = give_back
+    finally:
         transaction.end()
         _roll_back(connection, settings.commit_timeout_ms)
-        discard(connection)
-        raise
-    transaction.end()
-    _roll_back(connection, settings.commit_timeout_ms)
-    give_back(connection)
+        release(connection)
 
 
 def _roll_back(connection: Connection, limit_ms: int) -> None:

@@ -139,6 +139,7 @@ class ActionLines:
     def __init__(self, tables: StateTables, actor: Actor) -> None:
         self._table = tables.actions
         self._state = tables.state
+        self._keep = tables.settings.history_batches
         self._actor = actor
 
     def line(
@@ -170,13 +171,13 @@ class ActionLines:
             row = select(state).where(state.c.transactional_id == transactional_id, state.c.generation == generation)
         return self.line(row.subquery(), action=action, detail=literal(dict(detail), JSONB))
 
-    def trim(self, row: FromClause, *, keep: int) -> Delete:
+    def trim(self, row: FromClause) -> Delete:
         """Remove the oldest lines of drivers, if ``row`` has a row.
 
-        ``keep`` lines remain with a layout and as many without, in addition to the one being written: however often a
-        command recovers the sink, its last job's layout is kept.
+        ``history_batches`` lines remain with a layout and as many without, in addition to the one being written:
+        however often a command recovers the sink, its last job's layout is kept.
         """
-        table = self._table
+        table, keep = self._table, self._keep
         mine = table.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
         newest_first = func.row_number().over(
             partition_by=table.c.detail.has_key(LAYOUT), order_by=[table.c.at.desc(), table.c.number.desc()]

@@ -96,20 +96,12 @@ def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) 
 
 
 def claim_statement(
-    tables: StateTables,
-    claimant: Claimant,
-    actions: ActionLines,
-    *,
-    generation: int | None,
-    keep: int,
-    has_history: bool,
+    tables: StateTables, claimant: Claimant, actions: ActionLines, *, generation: int | None, has_history: bool
 ) -> Select[Any]:
     """The claim statement. It returns the row, or no row if it changed nothing.
 
     Args:
         generation: the row's generation as read; the claim fails if it has changed. None if there was no row.
-        keep: number of history lines to keep; if not 0, the row has its line afterwards, and the claim its
-            action line. If 0, lines left from other settings are deleted: they would become older than the row.
     """
     no_line = select(tables.state).where(false())
     newest = (newest_lines(tables, claimant.transactional_id, last=1) if has_history else no_line).cte("newest")
@@ -119,15 +111,16 @@ def claim_statement(
         select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
     )
     rebuilt_from = case((there, null()), else_=select(newest.c.decision).scalar_subquery())
-    if keep:
+    if tables.settings.history_batches:
         written = with_line(row, tables, event=ADOPTED if claimant.adopt else CLAIMED)
         rebuilt = func.jsonb_strip_nulls(func.jsonb_build_object("rebuilt_from", rebuilt_from))
         detail = cast(literal(claimant.detail, JSONB), JSONB).concat(rebuilt)
         written = written.add_cte(
             actions.line(row, action=claimant.action, detail=detail).cte("told"),
-            actions.trim(row, keep=keep).cte("old_actions"),
+            actions.trim(row).cte("old_actions"),
         )
     else:
+        # Lines left from other settings would become older than the row.
         written = without_lines(row, tables) if has_history else select(row)
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 

@@ -116,12 +116,7 @@ class Claiming:
     def _send(self, call: _Call, generation: int | None) -> StateRow | None:
         """Claim the row as it was read; the claim stays in doubt if there is no answer."""
         statement = claim_statement(
-            self._tables,
-            call.claimant,
-            self._actions,
-            generation=generation,
-            keep=self._settings.history_batches,
-            has_history=self.has_history,
+            self._tables, call.claimant, self._actions, generation=generation, has_history=self.has_history
         )
         # A claim with another generation can no longer be carried out; one with this generation still can.
         before = call.in_doubt and call.generation == generation

@@ -83,7 +83,7 @@ class SqlStateStore(KeepingStore):
             StateStoreError: a table is foreign, or of a later version, or another role's; or it stayed locked.
         """
         operation = f"migration of table {quoted(self._state)}"
-        with self._naming_holders(operation, self._settings.lock_timeout_ms), self._changes(operation) as connection:
+        with self._naming_holders(operation, self._settings.lock_timeout_ms) as connection:
             return migrate(connection, self._tables, where=self.database.label)
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
@@ -147,9 +147,8 @@ class SqlStateStore(KeepingStore):
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
         records = self._tables.records
-        columns = (records.c.batch_id, records.c.partitions, records.c.batches)
-        found = self._answers(select(*columns).where(records.c.transactional_id == transactional_id))
-        return KeptRecords(found[0][0], tuple(found[0][1]), bytes(found[0][2])) if found else None
+        found = self._answers(select(records).where(records.c.transactional_id == transactional_id))
+        return KeptRecords(found[0].batch_id, tuple(found[0].partitions), bytes(found[0].batches)) if found else None
 
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, is alive; without a claim."""
@@ -163,8 +162,7 @@ class SqlStateStore(KeepingStore):
             StateStoreError: the database cannot be read, or one of its tables stays locked.
         """
         operation = "status of every sink" if transactional_id is None else f"status of {transactional_id!r}"
-        waited_ms = self._settings.claim_lock_timeout_ms
-        with self._naming_holders(operation, waited_ms), self.database.requests(operation) as connection:
+        with self._naming_holders(operation, self._settings.claim_lock_timeout_ms) as connection:
             return survey(connection, self._tables, transactional_id)
 
     def close(self) -> None:
@@ -181,14 +179,15 @@ class SqlStateStore(KeepingStore):
         return self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms)
 
     @contextmanager
-    def _naming_holders(self, operation: str, waited_ms: int) -> Iterator[None]:
-        """Name the sessions that hold locks, if the block gives up waiting for one."""
+    def _naming_holders(self, operation: str, lock_timeout_ms: int) -> Iterator[Connection]:
+        """As `Database.requests`; if the block gives up waiting for a lock, the error names its holders."""
         try:
-            yield
+            with self.database.requests(operation, lock_timeout_ms=lock_timeout_ms) as connection:
+                yield connection
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            raise self._claiming.locked(operation, waited_ms, "Wait for them, and try again") from error
+            raise self._claiming.locked(operation, lock_timeout_ms, "Wait for them, and try again") from error
 
     def _select(self, statement: Select[Any]) -> list[StateRow]:
         return [row_of(answer) for answer in self._answers(statement)]

@@ -16,7 +16,7 @@ from jdbc_state.connections import behind_pooler, driver_connection
 from jdbc_state.model import StateRow
 from jdbc_state.rows import all_rows, lost_rows, row_of
 from jdbc_state.schema import StateTables, quoted
-from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, sessions_of
+from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, session_of
 
 _THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS NOT NULL")
 
@@ -71,10 +71,10 @@ def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow])
 def _liveness(row: StateRow, sessions: list[DriverSession], table: str, hidden: Callable[[], str]) -> Liveness:
     if row.run_id is None:
         return Liveness(alive=False, detail=f"claim {row.generation} was made by a command")
-    seen = sessions_of(sessions, table, row.transactional_id, row.generation, row.run_id)
-    if seen:
-        detail = f"{seen[0]}; claim {row.generation}, made at {row.claimed_at}"
-        return Liveness(alive=True, detail=detail, session=seen[0])
+    seen = session_of(sessions, table, row.transactional_id, row.generation, row.run_id)
+    if seen is not None:
+        detail = f"{seen}; claim {row.generation}, made at {row.claimed_at}"
+        return Liveness(alive=True, detail=detail, session=seen)
     why = hidden()
     if why:
         return Liveness(alive=None, detail=why)

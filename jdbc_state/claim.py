@@ -43,8 +43,8 @@ class Claimant:
     cluster_id: str
     query_id: str | None
     run_id: str | None
-    adopt: bool
-    expected_generation: int | None
+    adopt: bool = False
+    expected_generation: int | None = None
     layout: Mapping[str, Any] | None = None
 
     @property

@@ -30,28 +30,8 @@ ROW = StateRow(
     cluster_id="a",
     claimed_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
 )
-CLAIMANT = Claimant(
-    transactional_id="orders",
-    cluster_id="a",
-    query_id="query-1",
-    run_id="run-1",
-    adopt=False,
-    expected_generation=None,
-)
-SETTINGS = StoreSettings(
-    state_schema='od"d',
-    state_table="state",
-    history_table="History",
-    history_batches=0,
-    connect_timeout_s=2,
-    connect_deadline_ms=1,
-    claim_lock_timeout_ms=1,
-    claim_deadline_ms=1,
-    lock_timeout_ms=1,
-    statement_timeout_ms=1,
-    idle_in_transaction_timeout_ms=1,
-    commit_timeout_ms=1,
-)
+CLAIMANT = Claimant(transactional_id="orders", cluster_id="a", query_id="query-1", run_id="run-1")
+SETTINGS = StoreSettings(state_schema='od"d', state_table="state", history_table="History", history_batches=0)
 
 
 def test_the_moves_are_those_of_the_recipe() -> None:
@@ -78,18 +58,18 @@ def test_a_query_owns_its_row(row_query: str | None, query: str | None, *, refus
 def test_a_refused_move_is_explained() -> None:
     """D1: overtaken is one thing, out of order another."""
     move = Move("mark_done", "orders", 3, {"settled": "5:1"})
-    done = StateRow(**{**vars(ROW), "status": DONE, "settled": "5:1"})
+    done = replace(ROW, status=DONE, settled="5:1")
     assert move.refused_by(done) is done
     with pytest.raises(LocalProtocolError, match=r"mark_done in state done .*: allowed only from decided; the row"):
-        move.refused_by(StateRow(**{**vars(done), "settled": "5:2"}))
-    for row in (None, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})):
+        move.refused_by(replace(done, settled="5:2"))
+    for row in (None, replace(ROW, generation=4, run_id="run-9")):
         with pytest.raises(SupersededError):
             move.refused_by(row)
 
 
 def test_a_decision_is_never_taken_for_a_repeat() -> None:
     """Its transaction wrote rows too, and they are not looked for."""
-    decided = StateRow(**{**vars(ROW), "status": DECIDED, "prepared_transaction_state": "1:2"})
+    decided = replace(ROW, status=DECIDED, prepared_transaction_state="1:2")
     with pytest.raises(LocalProtocolError, match="decide in state decided"):
         Move(DECIDE, "orders", 3, {"prepared_transaction_state": "1:2"}).refused_by(decided)
 
@@ -115,7 +95,7 @@ def test_the_tables_statements_can_be_run_by_somebody_else() -> None:
     assert statements.startswith('CREATE SCHEMA IF NOT EXISTS "od""d";\nCREATE TABLE IF NOT EXISTS "od""d".state (')
     assert "History" not in statements
     assert all(f"'{status}'" in statements for status in STATUSES)
-    with_history = ddl(StoreSettings(**{**vars(SETTINGS), "history_batches": 1}))
+    with_history = ddl(replace(SETTINGS, history_batches=1))
     assert '"od""d"."History"' in with_history
     assert [column.name for column in StateTables(SETTINGS).state.primary_key] == ["transactional_id"]
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
 from jdbc_state import DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 from spark_2pc_sink.choices.choice import state_command
+from spark_2pc_sink.errors import StateStoreError
 
 ID = "orders"
 CLUSTER = "cluster-a"
@@ -73,6 +75,13 @@ def sql_store(url: str, **changes: Any) -> Iterator[SqlStateStore]:
         yield store
     finally:
         store.close()
+
+
+def refused(url: str, **changes: Any) -> str:
+    """Why the tables cannot be prepared."""
+    with pytest.raises(StateStoreError) as raised:
+        SqlStateStore(url, settings(**changes)).prepare_schema()
+    return str(raised.value)
 
 
 def claim(store: StateStore, transactional_id: str = ID, **changes: Any) -> StateRow:

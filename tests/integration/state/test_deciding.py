@@ -6,7 +6,7 @@ import errno
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -375,32 +375,23 @@ LONGER = "SELECT pg_sleep(0.6)"
 @pytest.fixture
 def impatient(database: str) -> str:
     """A database that ends long transactions, where the server can. On an older one the tests show that none fails."""
-    name = make_url(database).database
     if int(execute(database, "SHOW server_version_num")[0][0]) >= 170_000:
-        execute(database, f"ALTER DATABASE \"{name}\" SET transaction_timeout = '{TIMEOUT}'")
+        set_of(database, transaction_timeout=TIMEOUT)
     return database
 
 
-@pytest.fixture
-def impatient_store(impatient: str) -> Iterator[SqlStateStore]:
-    with sql_store(impatient) as impatient_store:
-        yield impatient_store
-
-
-def test_a_deciding_transaction_may_take_longer(impatient_store: SqlStateStore, impatient: str) -> None:
+def test_a_deciding_transaction_may_take_longer(impatient: str) -> None:
     """C12: it waits for tasks; its statements have bounds of their own. The setting is the session's again after it."""
-    row = claim(impatient_store)
-    with impatient_store.deciding(ID, row.generation) as transaction:
-        connection = transaction.connection
-        connection.execute(text(LONGER))
-        transaction.decide(FIRST)
-        connection_after = driver_connection(connection)
-    shown = impatient_store.read(ID)
-    assert shown is not None
-    assert shown.status == "decided"
-    with connection_after.cursor() as cursor:
-        cursor.execute("SELECT current_setting('transaction_timeout', true)")
-        assert cursor.fetchall() in ([(TIMEOUT,)], [(None,)])
+    with sql_store(impatient) as store:
+        row = claim(store)
+        with store.deciding(ID, row.generation) as transaction:
+            driver = driver_connection(transaction.connection)
+            transaction.connection.execute(text(LONGER))
+            transaction.decide(FIRST)
+        assert row_of(store).status == "decided"
+        with driver.cursor() as cursor:
+            cursor.execute("SELECT current_setting('transaction_timeout', true)")
+            assert cursor.fetchall() in ([(TIMEOUT,)], [(None,)])
 
 
 def test_a_short_request_may_wait_longer(impatient: str) -> None:

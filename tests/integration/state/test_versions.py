@@ -11,7 +11,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
@@ -29,7 +28,7 @@ from tests.conftest import or_skip
 from tests.harness.json_contract import read_output
 from tests.harness.kafka_tools import find_jars
 from tests.harness.sql import run_sql
-from tests.integration.state.state_stores import ID, claim, decide, execute, role, row_of, settings, sql_store
+from tests.integration.state.state_stores import ID, claim, decide, execute, refused, role, row_of, settings, sql_store
 
 #: As the manual of version 1 had it.
 VERSION_1 = """
@@ -59,32 +58,19 @@ SINKS_OF_1_0_0 = {
 }
 
 
-def prepared(url: str, **changes: Any) -> SqlStateStore:
-    store = SqlStateStore(url, settings(**changes))
-    store.prepare_schema()
-    return store
-
-
-def refused(url: str, **changes: Any) -> str:
-    with pytest.raises(StateStoreError) as raised:
-        SqlStateStore(url, settings(**changes)).prepare_schema()
-    return str(raised.value)
-
-
 def test_a_job_migrates_a_table_of_its_own_role(database: str) -> None:
     """C13, C15: the row that version 1 has decided is settled by this one, and has a line from then on."""
     execute(database, VERSION_1)
     execute(database, ROW_OF_1)
-    store = prepared(database)
-    row = claim(store)
-    assert (row.status, row.prepared_transaction_state, row.batch_id, row.generation) == ("decided", "5:3", 4, 8)
-    assert (row.topic_ids, row.decision, row.kafka_offsets) == ({}, 0, {"orders-0": (5, 6)})
-    assert [line.row for line in store.read_history(ID, last=5)] == [row]
-    row = store.mark_done(ID, row.generation, "5:4")
-    decide(store, row, prepared="5:4", batch_id=5)
-    execute(database, "DELETE FROM kafka_transaction_state")
-    assert claim(store).batch_id == 5
-    store.close()
+    with sql_store(database) as store:
+        row = claim(store)
+        assert (row.status, row.prepared_transaction_state, row.batch_id, row.generation) == ("decided", "5:3", 4, 8)
+        assert (row.topic_ids, row.decision, row.kafka_offsets) == ({}, 0, {"orders-0": (5, 6)})
+        assert [line.row for line in store.read_history(ID, last=5)] == [row]
+        row = store.mark_done(ID, row.generation, "5:4")
+        decide(store, row, prepared="5:4", batch_id=5)
+        execute(database, "DELETE FROM kafka_transaction_state")
+        assert claim(store).batch_id == 5
 
 
 @pytest.mark.parametrize("status", SINKS_OF_1_0_0)
@@ -92,20 +78,19 @@ def test_a_sink_of_1_0_0_goes_on(database: str, status: str) -> None:
     """C15: its row, its history and its actions are read, and its next batch is decided, without a command by hand."""
     name = f"{ID}-{status}"
     execute(database, TABLES_OF_1_0_0)
-    store = prepared(database)
-    row = claim(store, name)
     state, batch_id, batches, next_batch = SINKS_OF_1_0_0[status]
-    assert (row.status, row.prepared_transaction_state, row.batch_id) == (status, state, batch_id)
-    assert (row.generation, row.row_count) == (2, 0 if batch_id is None else 2 - batch_id)
-    lines = store.read_history(name, last=5)
-    assert sum(line.event == "decided" for line in lines) == batches
-    assert [action.action for action in store.read_actions(name, last=5)].count("claim") == 2
-    if status == "decided":
-        row = store.mark_done(name, row.generation, "5:9")
-    decide(store, row, prepared="5:9", batch_id=next_batch)
-    after = row_of(store, name)
-    assert (after.status, after.prepared_transaction_state, after.batch_id) == ("decided", "5:9", next_batch)
-    store.close()
+    with sql_store(database) as store:
+        row = claim(store, name)
+        assert (row.status, row.prepared_transaction_state, row.batch_id) == (status, state, batch_id)
+        assert (row.generation, row.row_count) == (2, 0 if batch_id is None else 2 - batch_id)
+        lines = store.read_history(name, last=5)
+        assert sum(line.event == "decided" for line in lines) == batches
+        assert [action.action for action in store.read_actions(name, last=5)].count("claim") == 2
+        if status == "decided":
+            row = store.mark_done(name, row.generation, "5:9")
+        decide(store, row, prepared="5:9", batch_id=next_batch)
+        after = row_of(store, name)
+        assert (after.status, after.prepared_transaction_state, after.batch_id) == ("decided", "5:9", next_batch)
 
 
 def test_version_1_works_with_a_migrated_table(database: str) -> None:
@@ -159,14 +144,14 @@ def test_migrating_waits_for_nobody_without_end(database: str) -> None:
 
 def test_a_job_makes_the_table_of_actions_where_it_may(database: str) -> None:
     """C15: its own role made the others; who could look at them can look at it, and who wrote them writes it."""
-    prepared(database).close()
+    with sql_store(database):
+        pass
     # As they were before the table of actions came to version 2.
     execute(database, "DROP TABLE kafka_transaction_state_actions")
     with role(database) as (writer, url):
         for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
             execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {writer}")
-        prepared(database).close()
-        with sql_store(url) as own:
+        with sql_store(database), sql_store(url) as own:
             decide(own, claim(own))
             assert [line.role for line in own.read_actions(last=5)] == [writer]
 
@@ -202,10 +187,9 @@ def test_a_later_version_is_refused_by_name(database: str, sql: SqlStateStore, s
 
 def test_the_comment_is_not_needed(database: str, sql: SqlStateStore) -> None:
     """C15: pg_dump --no-comments leaves it out, and who makes a table by hand may as well."""
-    del sql
     for comment in ("NULL", "'our state'"):
         execute(database, f"COMMENT ON TABLE kafka_transaction_state IS {comment}")
-        prepared(database).close()
+        sql.prepare_schema()
 
 
 def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None:
@@ -216,7 +200,8 @@ def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None
         assert "creation of table public.kafka_transaction_state_history: it does not exist" in said
         assert "spark-2pc state migrate --database postgresql://OWNER@" in said
         assert "history_batches=0" in said
-        prepared(url, history_batches=0).close()
+        with sql_store(url, history_batches=0):
+            pass
         assert " --role ROLE  # changes nothing" in refused(url, state_table="elsewhere")
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from jdbc_state.schema import StateTables, quoted
+
 #: NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off.
 APPLICATION_NAME_BYTES_MAX = 63
 _PREFIX = "2pc:"
@@ -159,20 +161,17 @@ ORDER BY activity.pid
 
 
 def end_older_sessions(
-    connection: Connection, *, table: str, history: str, transactional_id: str, below_generation: int, wait_ms: int
+    connection: Connection, tables: StateTables, transactional_id: str, below_generation: int, *, wait_ms: int
 ) -> list[Session]:
     """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each."""
-    answer = connection.execute(
-        _END_OLDER,
-        {
-            "prefix": application_name_prefix(transactional_id),
-            "table": table,
-            "history": history,
-            "generation": below_generation,
-            "wait_ms": wait_ms,
-        },
-    )
-    return [Session(pid, role, name, ended) for pid, role, name, ended in answer]
+    asked = {
+        "prefix": application_name_prefix(transactional_id),
+        "table": quoted(tables.state),
+        "history": quoted(tables.history),
+        "generation": below_generation,
+        "wait_ms": wait_ms,
+    }
+    return [Session(pid, role, name, ended) for pid, role, name, ended in connection.execute(_END_OLDER, asked)]
 
 
 def lock_holders(connection: Connection, *, table: str) -> list[Session]:

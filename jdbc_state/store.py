@@ -22,7 +22,7 @@ from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
 from jdbc_state.rows import all_rows, line_of, lost_rows, newest_lines, row_of
 from jdbc_state.schema import StateTables, quoted
-from jdbc_state.sessions import Liveness, presence_name, run_presence_name
+from jdbc_state.sessions import Liveness, lock_holders, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
 from jdbc_state.state_store import DecidingTransaction, KeepingStore
@@ -60,7 +60,8 @@ class SqlStateStore(KeepingStore):
         self._state = self._tables.state
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions)
-        self._claiming = Claiming(self.database, self._tables, self._actions, self)
+        # Set from the settings until it was checked.
+        self._has_history = settings.history_batches > 0
         self._joined = JoinedDecisions(self._moves)
         self._shown_by_run = shown_by_run
 
@@ -73,7 +74,7 @@ class SqlStateStore(KeepingStore):
                 return prepare(connection, self._tables, where=self.database.label)
 
         history = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        self._claiming.has_history = history is not None
+        self._has_history = history is not None
         self._moves.has_figures = history is not None and not history.lacks
 
     def migrate(self) -> list[str]:
@@ -92,7 +93,8 @@ class SqlStateStore(KeepingStore):
             return check(connection, self._tables, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        return self._claiming.claim(claimant, self._show)
+        claiming = Claiming(self, self._tables, self._actions, claimant, has_history=self._has_history)
+        return claiming.run(self._show)
 
     def read(self, transactional_id: str) -> StateRow | None:
         rows = self._select(all_rows(self._state, transactional_id))
@@ -165,6 +167,19 @@ class SqlStateStore(KeepingStore):
         with self._naming_holders(operation, self._settings.claim_lock_timeout_ms) as connection:
             return survey(connection, self._tables, transactional_id)
 
+    def locked_error(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
+        """The error of a wait for a lock, with the sessions that hold locks now."""
+        table = quoted(self._state)
+        with self.database.requests(operation) as connection:
+            holders = ", ".join(map(str, lock_holders(connection, table=table))) or "none now"
+        return StateStoreError(
+            operation=self.database.named(operation),
+            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on {table}: "
+            f"{holders}. {remedy}",
+            sqlstate=LOCK_NOT_AVAILABLE,
+            retriable=True,
+        )
+
     def close(self) -> None:
         self._presence.end()
         self.database.close()
@@ -187,7 +202,7 @@ class SqlStateStore(KeepingStore):
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            raise self._claiming.locked(operation, lock_timeout_ms, "Wait for them, and try again") from error
+            raise self.locked_error(operation, lock_timeout_ms, "Wait for them, and try again") from error
 
     def _select(self, statement: Select[Any]) -> list[StateRow]:
         return [row_of(answer) for answer in self._answers(statement)]

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
 from jdbc_state import DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 from spark_2pc_sink.choices.choice import state_command
 from spark_2pc_sink.errors import StateStoreError
+from tests.harness.sql import run_sql
 
 ID = "orders"
 CLUSTER = "cluster-a"
@@ -143,7 +144,7 @@ def row_of(store: StateStore, transactional_id: str = ID) -> StateRow:
 def set_of(url: str, **values: str) -> None:
     """What each new session of a database begins with."""
     for name, value in values.items():
-        execute(url, f"ALTER DATABASE \"{make_url(url).database}\" SET {name} = '{value}'")
+        run_sql(url, f"ALTER DATABASE \"{make_url(url).database}\" SET {name} = '{value}'")
 
 
 @contextmanager
@@ -156,22 +157,15 @@ def admin(url: str) -> Iterator[Engine]:
         engine.dispose()
 
 
-def execute(url: str, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-    """Run one statement in a session of its own; its rows, if it has any."""
-    with admin(url) as engine, engine.connect() as connection:
-        answer = connection.execute(text(statement), parameters)
-        return [tuple(row) for row in answer] if answer.returns_rows else []
-
-
 @contextmanager
 def role(url: str) -> Iterator[tuple[str, str]]:
     """A role that may log in and create nothing: its name, and its URL."""
     name = f"role_{secrets.token_hex(4)}"
-    execute(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
-    execute(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
+    run_sql(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
+    run_sql(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
     try:
         yield name, make_url(url).set(username=name, password="of-the-role").render_as_string(hide_password=False)
     finally:
-        execute(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
-        execute(url, f"DROP OWNED BY {name}")
-        execute(url, f"DROP ROLE {name}")
+        run_sql(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
+        run_sql(url, f"DROP OWNED BY {name}")
+        run_sql(url, f"DROP ROLE {name}")

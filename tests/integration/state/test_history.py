@@ -18,6 +18,7 @@ from jdbc_state.errors import CommitsLostError
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES, legal_before
 from spark_2pc_sink.errors import StateStoreError, SupersededError
+from tests.harness.sql import run_sql
 from tests.integration.state.conftest import ALICE, Make
 from tests.integration.state.state_stores import (
     CLUSTER,
@@ -27,7 +28,6 @@ from tests.integration.state.state_stores import (
     call,
     claim,
     decide,
-    execute,
     reach,
     role,
     settings,
@@ -250,7 +250,7 @@ def test_a_batch_that_the_database_decides_alone_has_them_with_its_decision(stor
 def no_owner(database: str) -> Iterator[str]:
     """The URL of a role that may use the tables, and alter none."""
     with role(database) as (name, url):
-        execute(database, ddl(settings(), role=name))
+        run_sql(database, ddl(settings(), role=name))
         yield url
 
 
@@ -258,7 +258,7 @@ def no_owner(database: str) -> Iterator[str]:
 def test_a_history_that_lacks_the_column_is_read_and_written_without(database: str, sql: SqlStateStore) -> None:
     """A role that may not alter the table goes on: nothing is decided by figures."""
     reach(sql, "done")
-    execute(database, LOSE)
+    run_sql(database, LOSE)
     with no_owner(database) as url, sql_store(url) as store:
         row = claim(store, run_id="run-2")
         decide(store, row, batch_id=1, prepared="5:1")
@@ -270,7 +270,7 @@ def test_a_history_that_lacks_the_column_is_read_and_written_without(database: s
 @pytest.mark.postgres
 def test_a_check_names_the_command_that_adds_it(database: str, sql: SqlStateStore) -> None:
     del sql
-    execute(database, LOSE)
+    run_sql(database, LOSE)
     store = SqlStateStore(database, settings())
     before = store.check_schema()
     said = f"public.{HISTORY} lacks column figures: batches are written, but without their times. To add it: spark-2pc"
@@ -417,15 +417,15 @@ def test_the_role_is_that_which_logged_in(database: str) -> None:
     """D2: not the group in whose name it works."""
     group = f"group_{secrets.token_hex(4)}"
     with sql_store(database) as store:
-        execute(database, f"CREATE ROLE {group}")
-        execute(database, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {group}")
+        run_sql(database, f"CREATE ROLE {group}")
+        run_sql(database, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {group}")
         in_its_name = make_url(database).update_query_dict({"options": f"-c role={group}"})
         with sql_store(in_its_name.render_as_string(hide_password=False)) as working:
             claim(working)
-        [(role,)] = execute(database, "SELECT session_user")
+        [(role,)] = run_sql(database, "SELECT session_user")
         assert [line.role for line in told(store)] == [role]
-        execute(database, f"DROP OWNED BY {group}")
-        execute(database, f"DROP ROLE {group}")
+        run_sql(database, f"DROP OWNED BY {group}")
+        run_sql(database, f"DROP ROLE {group}")
 
 
 @pytest.mark.postgres

@@ -17,6 +17,7 @@ from jdbc_state.errors import CommitsLostError
 from jdbc_state.model import STATUSES, legal_before, status_after
 from jdbc_state.survey import UnreadableRow
 from spark_2pc_sink import errors
+from tests.harness.sql import run_sql
 from tests.integration.state.conftest import Make
 from tests.integration.state.state_stores import (
     ARGUMENTS,
@@ -31,7 +32,6 @@ from tests.integration.state.state_stores import (
     claim,
     decide,
     decide_first,
-    execute,
     reach,
     row_of,
     settings,
@@ -365,7 +365,7 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
         reach(store, "decided", "lost")
         claim(store, "second")
         claim(store, "third", query_id=None, run_id=None)
-        execute(database, "DELETE FROM kafka_transaction_state WHERE transactional_id = 'lost'")
+        run_sql(database, "DELETE FROM kafka_transaction_state WHERE transactional_id = 'lost'")
         found = looking.survey()
         assert found.table_exists
         assert [row.transactional_id for row in found.rows] == ["first", "fourth", "second", "third"]
@@ -398,8 +398,8 @@ def test_a_row_that_cannot_be_understood_hides_no_other(database: str) -> None:
         reach(store, "done", "good")
         for number, (column, value, _) in enumerate(UNREADABLE):
             reach(store, "done", f"bad {number}")
-            change = f"{column} = CAST(:value AS jsonb) WHERE transactional_id = 'bad {number}'"
-            execute(database, f"UPDATE kafka_transaction_state SET {change}", value=json.dumps(value))
+            change = f"{column} = CAST(%s AS jsonb) WHERE transactional_id = 'bad {number}'"
+            run_sql(database, f"UPDATE kafka_transaction_state SET {change}", json.dumps(value))
         found = store.survey()
     assert [row.transactional_id for row in found.rows] == ["good"]
     assert len(found.unreadable) == len(UNREADABLE)
@@ -416,7 +416,7 @@ def test_where_the_tables_are_not(database: str) -> None:
     with sql_store(database) as store:
         reach(store, "decided", "first")
         reach(store, "done", "second")
-        execute(database, "DROP TABLE kafka_transaction_state")
+        run_sql(database, "DROP TABLE kafka_transaction_state")
         lost = looking.survey()
         assert not lost.table_exists
         told = [(line.transactional_id, line.status) for line in lost.lost]
@@ -444,6 +444,6 @@ def test_who_keeps_the_table_locked_is_named(database: str) -> None:
 
 def test_another_refusal_goes_on_as_it_is(database: str, sql: SqlStateStore) -> None:
     """A table of somebody else's, for instance."""
-    execute(database, "ALTER TABLE kafka_transaction_state DROP COLUMN settled")
+    run_sql(database, "ALTER TABLE kafka_transaction_state DROP COLUMN settled")
     with pytest.raises(errors.StateStoreError, match="settled"):
         sql.survey()

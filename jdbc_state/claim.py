@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import (
@@ -15,6 +16,7 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    desc,
     false,
     func,
     literal,
@@ -31,8 +33,11 @@ from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
 from jdbc_state.errors import ClaimRefusedError
 from jdbc_state.history import ADOPTED, CLAIMED, with_line, without_lines
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error
-from jdbc_state.rows import newest_lines, row_columns
+from jdbc_state.rows import row_columns
 from jdbc_state.schema import StateTables
+
+#: The claim's own time takes its place.
+_NEVER = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +108,13 @@ def claim_statement(
     Args:
         generation: the row's generation as read; the claim fails if it has changed. None if there was no row.
     """
-    no_line = select(tables.state).where(false())
-    newest = (newest_lines(tables, claimant.transactional_id, last=1) if has_history else no_line).cte("newest")
-    row = _claim(tables.state, claimant, generation, newest)
+    state = tables.state
+    newest = _newest(tables, claimant.transactional_id, has_history=has_history)
+    row = _claim(state, claimant, generation, newest)
     # This reads the table as it was before the claim.
-    there = (
-        select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
-    )
-    rebuilt_from = case((there, null()), else_=select(newest.c.decision).scalar_subquery())
+    there = select(state.c.generation).where(state.c.transactional_id == claimant.transactional_id).exists()
+    line = select(newest.c.decision).where(newest.c.generation > 0).scalar_subquery()
+    rebuilt_from = case((there, null()), else_=line)
     if tables.settings.history_batches:
         written = with_line(row, tables, event=ADOPTED if claimant.adopt else CLAIMED)
         rebuilt = func.jsonb_strip_nulls(func.jsonb_build_object("rebuilt_from", rebuilt_from))
@@ -125,9 +129,22 @@ def claim_statement(
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 
+def _newest(tables: StateTables, transactional_id: str, *, has_history: bool) -> CTE:
+    """What a claim takes over if there is no row: the newest history line; without one, an empty row of no claim."""
+    history, columns = tables.history, tables.state.columns
+    empty = StateRow(transactional_id=transactional_id, generation=0, claimed_at=_NEVER)
+    values = (cast(literal(getattr(empty, each.name), each.type), each.type).label(each.name) for each in columns)
+    found = [select(*values)]
+    if has_history:
+        mine = history.c.transactional_id == transactional_id
+        lines = select(*(history.c[each.name] for each in columns)).where(mine)
+        found.append(lines.order_by(history.c.decision.desc()).limit(1))
+    return union_all(*found).order_by(desc("generation")).limit(1).cte("newest")
+
+
 def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE) -> CTE:
-    """Take the row over; if there is none, rebuild it from its newest history line, or create it."""
-    number = func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
+    """Take the row over; if there is none, make it of its newest history line, or of an empty row."""
+    number = select(newest.c.decision).scalar_subquery()
     taken_over = _taken_over(state, claimant, number)
     as_read = false() if generation is None else state.c.generation == generation
     allowed = and_(as_read, _allowed(state, claimant), _expected(state, claimant))
@@ -136,41 +153,13 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
     if claimant.expected_generation is not None:
         # A driver with a claim has a row. If the row is gone, that driver must not create a new one.
         return update(state).where(mine, allowed).values(taken_over).returning(*columns).cte("changed")
-    rebuilt = {column.name: newest.c[column.name] for column in state.columns}
-    rebuilt |= _taken_over(newest, claimant, number)
+    made = {column.name: newest.c[column.name] for column in state.columns} | _taken_over(newest, claimant, number)
     # An existing row is judged separately, below.
-    rebuildable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
-    fresh = _fresh(claimant)
-    anew = [fresh.get(name, null()) for name in rebuilt]
-    made = insert(state).from_select(
-        list(rebuilt),
-        union_all(
-            select(*rebuilt.values()).where(rebuildable), select(*anew).where(~select(newest.c.generation).exists())
-        ),
-    )
+    makeable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
+    added = insert(state).from_select(list(made), select(*made.values()).where(makeable))
     key = [state.c.transactional_id]
-    claimed = made.on_conflict_do_update(index_elements=key, set_=taken_over, where=allowed)
+    claimed = added.on_conflict_do_update(index_elements=key, set_=taken_over, where=allowed)
     return claimed.returning(*columns).cte("changed")
-
-
-def _fresh(claimant: Claimant) -> dict[str, Any]:
-    return {
-        "transactional_id": literal(claimant.transactional_id),
-        "prepared_transaction_state": literal(""),
-        "status": literal(NONE),
-        "settled": literal(""),
-        "generation": literal(1),
-        "query_id": literal(claimant.query_id),
-        "run_id": literal(claimant.run_id),
-        "cluster_id": literal(claimant.cluster_id),
-        "row_count": literal(0),
-        "record_count": literal(0),
-        "digest": literal(""),
-        "kafka_offsets": func.jsonb_build_object(),
-        "claimed_at": func.clock_timestamp(),
-        "topic_ids": func.jsonb_build_object(),
-        "decision": literal(0),
-    }
 
 
 def _other_query(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:

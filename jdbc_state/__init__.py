@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jdbc_state.actions import ActionLine, Actor
-    from jdbc_state.deciding import KeptRecords
     from jdbc_state.errors import DualWriteError
     from jdbc_state.model import (
         DECIDED,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         TRANSITIONS,
         Decision,
         HistoryLine,
+        KeptRecords,
         StateRow,
         Transition,
     )
@@ -83,7 +83,6 @@ _HOMES = {
     "Actor": "actions",
     "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
-    "KeptRecords": "deciding",
     "SchemaReport": "preparing",
     "ddl": "schema",
     "application_name": "sessions",

@@ -9,9 +9,8 @@ service's transactions are not replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
@@ -42,7 +41,7 @@ from jdbc_state.connections import (
     prelude,
 )
 from jdbc_state.errors import CommitUnknownError, StateStoreError
-from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error, legal_before
+from jdbc_state.model import DECIDE, Decision, KeptRecords, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
 from jdbc_state.rows import read_row
 from jdbc_state.sessions import application_name
@@ -159,21 +158,6 @@ def _roll_back(connection: Connection, limit_ms: int) -> None:
     if connection.in_transaction() and not connection.invalidated:
         with suppress(SQLAlchemyError, psycopg2.Error), Watchdog(driver_connection(connection), limit_ms):
             connection.rollback()
-
-
-@dataclass(frozen=True)
-class KeptRecords:
-    """The records of one decision, until Kafka is known to have committed them.
-
-    Attributes:
-        batch_id: batch id of the decision, which identifies them if they were sent with another producer id and epoch.
-        partitions: ``topic-partition`` of each record batch.
-        batches: the concatenated record batches; each contains its length.
-    """
-
-    batch_id: int
-    partitions: Sequence[str]
-    batches: bytes
 
 
 class JoinedDecisions:

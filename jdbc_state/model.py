@@ -7,7 +7,7 @@ tests read that table. A *generation* counts the claims of a row: only the newes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -182,6 +182,21 @@ class Decision:
             values |= {"prepared_transaction_state": self.prepared, "settled": ""}
         operation = DECIDE if self.record_count else DECIDE_ALONE
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
+
+
+@dataclass(frozen=True)
+class KeptRecords:
+    """The records of one decision, until Kafka is known to have committed them.
+
+    Attributes:
+        batch_id: batch id of the decision, which identifies them if they were sent with another producer id and epoch.
+        partitions: ``topic-partition`` of each record batch.
+        batches: the concatenated record batches; each contains its length.
+    """
+
+    batch_id: int
+    partitions: Sequence[str]
+    batches: bytes
 
 
 def claim_lost_error(

@@ -9,17 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection
 
 from jdbc_state.actions import ACCEPT_LOSS, ACCEPT_REPLAY, DROP, NOTE_OWED, OPEN_TRANSACTION, ActionLine
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import LocalProtocolError
-from jdbc_state.model import DECIDE, Decision, HistoryLine, Move, StateRow, claim_lost_error
-
-if TYPE_CHECKING:
-    from jdbc_state.deciding import KeptRecords
+from jdbc_state.model import DECIDE, Decision, HistoryLine, KeptRecords, Move, StateRow, claim_lost_error
 
 
 class DecidingTransaction(ABC):

@@ -14,9 +14,9 @@ from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_li
 from jdbc_state.claim import Claimant
 from jdbc_state.claiming import Claiming, retry_when_cut
 from jdbc_state.connections import Database
-from jdbc_state.deciding import JoinedDecisions, KeptRecords, deciding
+from jdbc_state.deciding import JoinedDecisions, deciding
 from jdbc_state.errors import StateStoreError
-from jdbc_state.model import Decision, HistoryLine, Move, StateRow, claim_lost_error
+from jdbc_state.model import Decision, HistoryLine, KeptRecords, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence

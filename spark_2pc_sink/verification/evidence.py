@@ -67,17 +67,15 @@ class Snapshot:
 
 
 @contextmanager
-def _taken_snapshot(database: Database, request: VerifyRequest) -> Iterator[Snapshot]:
+def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequest) -> Iterator[Snapshot]:
     """Take a snapshot for a block; afterwards its session is closed, and its running statement is cancelled."""
-    options = request.options
-    settings = StoreSettings(**options.store_settings())
+    options, kept = request.options, tables.settings.history_batches
     connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
     try:
         with translated(database.named("verify")):
             utf8_client(driver_connection(connection))
             connection.begin()
             connection.exec_driver_sql(f"{SETTINGS}; SET LOCAL statement_timeout = {options.statement_timeout_ms:d}")
-            tables, kept = StateTables(settings), settings.history_batches
             row, lines = None, []
             if connection.scalar(_EXISTS, {"name": quoted(tables.state)}):
                 row = read_row(connection, tables.state, options.transactional_id)
@@ -154,6 +152,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
     """Read both sides, and keep the snapshot for the block."""
     options = request.options
     settings = StoreSettings(**options.store_settings())
+    tables = StateTables(settings)
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:
         lines = store.read_actions(options.transactional_id, last=_LINES_FOR_EACH * (settings.history_batches + 1))
@@ -162,10 +161,10 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
         names = (row.transactional_id for row in store.read_all() if row.transactional_id != options.transactional_id)
         others = {name: SinkLayout.parse(found) for name in names if (found := store.read_layout(name)) is not None}
         cluster_id = reader.cluster_id()
-        with _taken_snapshot(store.database, request) as early:
+        with _taken_snapshot(store.database, tables, request) as early:
             topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), noted[-1:], request)
         before = reader.describe(topics)
-        with _taken_snapshot(store.database, request) as snapshot:
+        with _taken_snapshot(store.database, tables, request) as snapshot:
             claims = claims_of(snapshot.row, snapshot.lines, cluster_id=cluster_id)
             wanted = request.scope.of(claims.batch_ids)
             topics, deadline = _topics(claims, noted[-1:], request), time.monotonic() + request.wait_ms / 1000

@@ -56,9 +56,8 @@ def in_step(store: StateStore, row: StateRow | None) -> StateRow:
     return row
 
 
-def test_every_change_of_the_row_is_in_its_line(make: Make) -> None:
+def test_every_change_of_the_row_is_in_its_line(store: StateStore) -> None:
     """C13: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
-    store = make()
     row = in_step(store, claim(store))
     row = in_step(store, store.mark_initialized(ID, row.generation, "4:9"))
     decide(store, row)
@@ -83,9 +82,8 @@ def test_every_change_of_the_row_is_in_its_line(make: Make) -> None:
     assert {event for event, *_ in lines(store)} < EVENTS.keys()
 
 
-def test_what_changes_no_row_writes_no_line(make: Make) -> None:
+def test_what_changes_no_row_writes_no_line(store: StateStore) -> None:
     """D1, C13: an overtaken driver, and one beside another decision than it has seen."""
-    store = make()
     row = claim(store)
     decide(store, row)
     store.mark_done(ID, row.generation, "5:1")
@@ -128,13 +126,12 @@ def test_without_history_none_is_written(make: Make) -> None:
     assert store.read_history(ID, last=1) == []
 
 
-def test_a_line_that_is_gone_is_written_with_the_next_note(make: Make) -> None:
+def test_a_line_that_is_gone_is_written_with_the_next_note(store: StateStore) -> None:
     """C13: a person has tidied up."""
-    store = make()
     row = claim(store)
     decide(store, row)
     if isinstance(store, SqlStateStore):
-        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+        with store.database.requests("test") as connection:
             connection.execute(store._tables.history.delete())
     else:
         store._lines.clear()  # type: ignore[attr-defined]
@@ -142,9 +139,8 @@ def test_a_line_that_is_gone_is_written_with_the_next_note(make: Make) -> None:
     assert lines(store) == [("noted", 1, 0, "done", "5:0")]
 
 
-def test_the_lines_of_all_sinks_come_by_their_last_change(make: Make) -> None:
+def test_the_lines_of_all_sinks_come_by_their_last_change(store: StateStore) -> None:
     """D2: so that what happened last in a table of many sinks is found by one question."""
-    store = make()
     first, second = claim(store, "first"), claim(store, "second")
     decide(store, first)
     decide(store, second)
@@ -159,16 +155,15 @@ def test_the_lines_of_all_sinks_come_by_their_last_change(make: Make) -> None:
 def lose(store: StateStore, transactional_id: str = ID) -> None:
     """Delete the row, as a person does."""
     if isinstance(store, SqlStateStore):
-        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+        with store.database.requests("test") as connection:
             connection.execute(store._state.delete().where(store._state.c.transactional_id == transactional_id))
     else:
         del store._rows[transactional_id]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_lost_row_is_made_again_from_its_newest_line(make: Make, status: str) -> None:
+def test_a_lost_row_is_made_again_from_its_newest_line(store: StateStore, status: str) -> None:
     """C13: the row was deleted; whatever it said, the claim that finds it gone says the same."""
-    store = make()
     reach(store, status)
     row = claim(store)
     lose(store)
@@ -181,9 +176,8 @@ def test_a_lost_row_is_made_again_from_its_newest_line(make: Make, status: str) 
     assert (store.read_lost(), claim(store).rebuilt_from) == ([], None)
 
 
-def test_the_claims_before_the_loss_stay_defeated(make: Make) -> None:
+def test_the_claims_before_the_loss_stay_defeated(store: StateStore) -> None:
     """C2, C13: an older driver holds a generation that the row made again must not come to."""
-    store = make()
     row = reach(store, "done")
     older = [claim(store) for _ in range(3)][-1]
     lose(store)
@@ -213,11 +207,6 @@ def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
         lose(without)
         assert claim(without).status == "none"
     assert row.decision == 1
-
-
-@pytest.fixture
-def store(make: Make) -> StateStore:
-    return make()
 
 
 def figures(store: StateStore) -> list[Any]:
@@ -295,9 +284,8 @@ def names(store: StateStore) -> list[str]:
     return [line.action for line in told(store)]
 
 
-def test_a_claim_says_who_when_and_how_the_data_lies(make: Make) -> None:
+def test_a_claim_says_who_when_and_how_the_data_lies(store: StateStore) -> None:
     """D2: a reader needs no arguments to compare both sides."""
-    store = make()
     row = claim(store, layout=LAYOUT)
     [line] = told(store)
     assert (line.transactional_id, line.action, line.batch_id, line.generation) == (ID, "claim", None, 1)
@@ -315,9 +303,8 @@ def test_a_claim_says_who_when_and_how_the_data_lies(make: Make) -> None:
     assert store.read_layout("another") is None
 
 
-def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
+def test_a_batch_that_goes_its_way_writes_no_line(store: StateStore) -> None:
     """Its COMMIT must not cost one write more."""
-    store = make()
     row = claim(store)
     store.mark_initialized(ID, row.generation, "4:9")
     decide(store, row)
@@ -335,9 +322,8 @@ def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
         ("accept_loss", "accept_loss"),
     ],
 )
-def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: str, action: str) -> None:
+def test_what_a_person_decides_is_told_with_the_reason(store: StateStore, operation: str, action: str) -> None:
     """C5: under the claim that decides it, and by no claim that is older."""
-    store = make()
     row = reach(store, legal_before(operation)[0])
     after = call(store, operation, ID, row.generation)
     assert after is not None
@@ -351,8 +337,7 @@ def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: st
     assert names(store) == [*before, "claim"]
 
 
-def test_lines_can_be_chosen(make: Make) -> None:
-    store = make()
+def test_lines_can_be_chosen(store: StateStore) -> None:
     for name in ("a", "b", "a"):
         claim(store, name)
     assert [line.transactional_id for line in store.read_actions(last=10)] == ["a", "b", "a"]
@@ -396,9 +381,8 @@ def test_without_history_only_what_needs_no_claim_is_told(make: Make) -> None:
     assert store.read_layout(ID) is None
 
 
-def test_what_changes_no_row_is_noted_under_the_claim_only(make: Make) -> None:
+def test_what_changes_no_row_is_noted_under_the_claim_only(store: StateStore) -> None:
     """D1: an abort that a driver is about to make; one that was overtaken makes none."""
-    store = make()
     row = claim(store)
     store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
     claim(store)

@@ -42,11 +42,6 @@ from tests.unit.fakes.memory_store import MemoryStateStore
 OPERATIONS = ["decide", *ARGUMENTS]
 
 
-@pytest.fixture
-def store(make: Make) -> StateStore:
-    return make()
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 

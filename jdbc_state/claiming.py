@@ -69,13 +69,10 @@ class Claiming:
         self._in_doubt = False
         self._generation: int | None = None
 
-    def run(self, claimed: Callable[[StateRow], None]) -> StateRow:
-        """Take the row over, and end open sessions of older claimants; see `jdbc_state.state_store.StateStore.claim`.
-
-        ``claimed`` is called once with the row, before older sessions are ended.
-        """
+    def run(self) -> StateRow:
+        """Take the row over, and end open sessions of older claimants; see `StateStore.claim`."""
         row = retry_when_cut(self._take, self._end_s)
-        claimed(row)
+        self._store.show(row)
         retry_when_cut(lambda: self._end_older(below_generation=row.generation), self._end_s)
         return row
 

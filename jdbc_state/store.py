@@ -93,8 +93,7 @@ class SqlStateStore(KeepingStore):
             return check(connection, self._tables, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        claiming = Claiming(self, self._tables, self._actions, claimant, has_history=self._has_history)
-        return claiming.run(self._show)
+        return Claiming(self, self._tables, self._actions, claimant, has_history=self._has_history).run()
 
     def read(self, transactional_id: str) -> StateRow | None:
         rows = self._select(all_rows(self._state, transactional_id))
@@ -184,7 +183,8 @@ class SqlStateStore(KeepingStore):
         self._presence.end()
         self.database.close()
 
-    def _show(self, row: StateRow) -> None:
+    def show(self, row: StateRow) -> None:
+        """Show the driver that has claimed the row."""
         table = quoted(self._state)
         if row.run_id is not None:
             of_run, of_claim = run_presence_name(table, row.run_id), (table, row.transactional_id, row.generation)

@@ -5,7 +5,7 @@ An invalid row is named, and does not hide the others: it may have been written 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -58,14 +58,13 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     )
 
 
-def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
+def find_drivers(connection: Connection, state: Table, rows: Sequence[StateRow]) -> dict[str, Liveness]:
     """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id."""
     table = quoted(state)
-    claimed = list(rows)
     # The command line holds its claim for as long as it runs, and has no session.
-    sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in claimed) else []
-    hidden: Callable[[], str] = cache(partial(_why_hidden, connection))
-    return {row.transactional_id: _liveness(row, sessions, table, hidden) for row in claimed}
+    sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in rows) else []
+    hidden = cache(partial(_why_hidden, connection))
+    return {row.transactional_id: _liveness(row, sessions, table, hidden) for row in rows}
 
 
 def _liveness(row: StateRow, sessions: list[DriverSession], table: str, hidden: Callable[[], str]) -> Liveness:

@@ -160,7 +160,7 @@ def test_a_job_makes_the_table_of_actions_where_it_may(database: str) -> None:
     ("table", "key", "said"),
     [
         ("history", "transactional_id, prepared_transaction_state", "it is a history of version 1"),
-        ("actions", "transactional_id", "it exists and lacks columns at, number, action"),
+        ("actions", "transactional_id", "reason, detail and the primary key (transactional_id, at, number): it"),
     ],
 )
 def test_a_table_that_is_not_of_this_version_is_named_and_left_alone(

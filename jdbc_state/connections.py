@@ -97,7 +97,6 @@ _PAUSE_S: Final = 0.05
 _DOUBLINGS_MAX: Final = 4
 #: Seconds after which a continuing wait for the database is logged again.
 _TOLD_EVERY_S: Final = 10.0
-_APPLICATION_NAME = "jdbc_state"
 #: A connection is replaced after this, so that after a failover we soon talk to the new primary.
 KEPT_S_MAX = 60
 #: A connection used less than this many seconds ago is assumed to be alive.
@@ -254,7 +253,7 @@ class Database:
         settings = self._settings
         ours: dict[str, Any] = {
             "connect_timeout": settings.connect_timeout_s,
-            "fallback_application_name": _APPLICATION_NAME,
+            "fallback_application_name": "jdbc_state",
             "connection_factory": QuietConnection,
             **KEEPALIVE,
         }

@@ -49,7 +49,6 @@ from jdbc_state.sqlstate import describe, sqlstate_of, translated
 from jdbc_state.state_store import DecidingTransaction
 from jdbc_state.watchdog import Watchdog, watched_statements
 
-_MARK_DONE = "mark_done"
 _KEPT = "kept_"
 _NAME = "session_name"
 
@@ -177,7 +176,7 @@ class JoinedDecisions:
         kept: KeptRecords | None,
     ) -> None:
         move = decision.move(transactional_id, generation)
-        note = None if settled is None else Move(_MARK_DONE, transactional_id, generation, {"settled": settled})
+        note = None if settled is None else Move("mark_done", transactional_id, generation, {"settled": settled})
         if not self._moves.keep:
             # Note and decide in one change of the row: the decision overwrites everything that the note writes, and
             # only its allowed start status differs. A history would have a line for the note.

@@ -34,8 +34,6 @@ class Transition:
 
 #: The operation of a deciding transaction.
 DECIDE = "decide"
-#: The same for a batch without records, which needs no commit in Kafka.
-DECIDE_ALONE = "take_empty_batch"
 #: All other moves are refused, and leave the row unchanged.
 TRANSITIONS = (
     Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
@@ -180,7 +178,8 @@ class Decision:
         values |= {"kafka_offsets": dict(self.kafka_offsets), "topic_ids": dict(self.topic_ids)}
         if self.record_count:
             values |= {"prepared_transaction_state": self.prepared, "settled": ""}
-        operation = DECIDE if self.record_count else DECIDE_ALONE
+        # A batch without records needs no commit in Kafka.
+        operation = DECIDE if self.record_count else "take_empty_batch"
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
 
 

@@ -34,7 +34,6 @@ from jdbc_state.schema import StateTables
 _ACCEPT_OPEN = "accept_open"
 #: A repeat of one of these, after a lost answer, does not take a new number.
 _REPEATED = ("take_empty_batch", "accept_loss")
-_INITIALIZE = "mark_initialized"
 #: Parameters of every move; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
 #: Parameters of moves that write a line of the action log, too.
@@ -107,7 +106,7 @@ class Moves:
     def _times(self, operation: str) -> dict[str, Any]:
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {"decided_at": func.clock_timestamp(), "settled_at": null()}
-        return {} if operation == _INITIALIZE else {"settled_at": func.clock_timestamp()}
+        return {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
 
     def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
         """The number of the line: the next one for another batch."""

@@ -25,6 +25,7 @@ from benchmarks.inputs import NARROW, Source, write_source
 from benchmarks.runs import PARTITIONS, BatchFigures, check_count, cpu_of_batches, new_tasks, run, timed
 from benchmarks.workbench import Workbench
 from benchmarks.writers import Task, Writer
+from jdbc_state import DecidingTransaction
 from jdbc_state.connections import Database
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka import produce_session
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from benchmarks.scale import Scale
-    from jdbc_state import Actor, DecidingTransaction, Decision, StoreSettings
+    from jdbc_state import Actor, Decision, StoreSettings
 
 ROWS = 1_000_000
 #: The name under which the product calls what writes the pair into a batch.
@@ -100,15 +101,15 @@ def _untransactional(pair: ProducerIdAndEpoch) -> UntransactionalPair:
     return UntransactionalPair(pair.producer_id, pair.epoch)
 
 
-@dataclass(frozen=True)
-class _RowsOnly:
+class _RowsOnly(DecidingTransaction):
     """A transaction for the rows, and a decision that only memory remembers."""
 
-    connection: Connection
-    remembered: DecidingTransaction
+    def __init__(self, transactional_id: str, connection: Connection, remembered: DecidingTransaction) -> None:
+        super().__init__(transactional_id, connection)
+        self._remembered = remembered
 
-    def decide(self, decision: Decision) -> None:
-        self.remembered.decide(decision)
+    def _write(self, decision: Decision) -> None:
+        self._remembered.decide(decision)
 
 
 class _NoStateRow(MemoryStateStore):
@@ -131,7 +132,7 @@ class _NoStateRow(MemoryStateStore):
             closing(self.database.open("rows")) as connection,
             connection.begin(),
         ):
-            yield _RowsOnly(connection, remembered)
+            yield _RowsOnly(transactional_id, connection, remembered)
 
 
 def without(bench: Workbench, task: Task) -> Writer:

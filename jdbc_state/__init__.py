@@ -19,12 +19,12 @@ decides for both. After a crash the row tells whether Kafka's half must be commi
 The package covers the row, the rules for changing it, and commits with an unknown outcome. It has no Kafka client, and
 serves any writer: its errors say what is wrong, and the writer adds the commands that mend it.
 
-Reading order: ``model`` (the row, its legal transitions), ``claim`` (one statement that takes a row over), ``history``
-(copies from which a lost row is rebuilt), ``actions`` (who did what, and why), ``state_store`` (the contract of a
-store), ``deciding`` (the transaction that writes data and row together, the store's own or the caller's), ``sessions``
-and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the implementation for
-PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate`` and
-``watchdog`` are the lowest layer: connections, error codes, bounded waits.
+Reading order: ``model`` (the row, its legal transitions), ``rows`` (reading rows and lines), ``claim`` (one statement
+that takes a row over), ``history`` (copies from which a lost row is rebuilt), ``actions`` (who did what, and why),
+``state_store`` (the contract of a store), ``deciding`` (the transaction that writes data and row together, the store's
+own or the caller's), ``sessions`` and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look),
+``store`` (the implementation for PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables.
+``connections``, ``sqlstate`` and ``watchdog`` are the lowest layer: connections, error codes, bounded waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jdbc_state.actions import ActionLine, Actor
-    from jdbc_state.deciding import KeptRecords
     from jdbc_state.errors import DualWriteError
     from jdbc_state.model import (
         DECIDED,
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
         NONE,
         OWED,
         TRANSITIONS,
-        AcceptedLoss,
         Decision,
         HistoryLine,
+        KeptRecords,
         StateRow,
         Transition,
     )
@@ -61,7 +60,6 @@ __all__ = [
     "NONE",
     "OWED",
     "TRANSITIONS",
-    "AcceptedLoss",
     "ActionLine",
     "Actor",
     "DecidingTransaction",
@@ -85,7 +83,6 @@ _HOMES = {
     "Actor": "actions",
     "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
-    "KeptRecords": "deciding",
     "SchemaReport": "preparing",
     "ddl": "schema",
     "application_name": "sessions",

@@ -64,13 +64,6 @@ ACTIONS: Final = {
 }
 #: Actions that drivers and recoveries do automatically. Only their lines are trimmed.
 ROUTINE: Final = (CLAIM, COMMIT, ABORT, NOTE_DONE, NOTE_OWED)
-#: The action of each move that needs a person's decision.
-ACTION_OF: Final = {
-    "accept_open": OPEN_TRANSACTION,
-    "accept_replay": ACCEPT_REPLAY,
-    "drop_batch": DROP,
-    "accept_loss": ACCEPT_LOSS,
-}
 #: The key of a claim's detail for the layout of its sink.
 LAYOUT: Final = "layout"
 
@@ -144,15 +137,14 @@ class ActionLines:
     """SQL statements for the action log of one store, with the same actor in every line."""
 
     def __init__(self, tables: StateTables, actor: Actor) -> None:
-        self._table = tables.actions
-        self._state = tables.state
+        self._tables = tables
         self._actor = actor
 
     def line(
         self, row: FromClause, *, action: str | ColumnElement[str], detail: ColumnElement[Any]
     ) -> ReturningInsert[Any]:
         """Insert the line of a row that was changed or exists; no line if there is no row."""
-        table, actor = self._table, self._actor
+        table = self._tables.actions
         written: dict[str, ColumnElement[Any]] = {
             "transactional_id": row.c.transactional_id,
             "at": func.clock_timestamp(),
@@ -160,7 +152,7 @@ class ActionLines:
             "batch_id": row.c.batch_id,
             "generation": row.c.generation,
             "role": cast(func.session_user(), Text),
-            **{name: cast(literal(getattr(actor, name)), Text) for name in ("os_user", "host", "program", "reason")},
+            **{name: cast(literal(value), Text) for name, value in vars(self._actor).items()},
             "detail": cast(detail, JSONB),
         }
         return insert(table).from_select(list(written), select(*written.values())).returning(table.c.number)
@@ -173,17 +165,17 @@ class ActionLines:
             name, absent = cast(literal(transactional_id), Text), cast(null(), BigInteger)
             row = select(name.label("transactional_id"), absent.label("batch_id"), absent.label("generation"))
         else:
-            state = self._state
+            state = self._tables.state
             row = select(state).where(state.c.transactional_id == transactional_id, state.c.generation == generation)
         return self.line(row.subquery(), action=action, detail=literal(dict(detail), JSONB))
 
-    def trim(self, row: FromClause, *, keep: int) -> Delete:
+    def trim(self, row: FromClause) -> Delete:
         """Remove the oldest lines of drivers, if ``row`` has a row.
 
-        ``keep`` lines remain with a layout and as many without, in addition to the one being written: however often a
-        command recovers the sink, its last job's layout is kept.
+        ``history_batches`` lines remain with a layout and as many without, in addition to the one being written:
+        however often a command recovers the sink, its last job's layout is kept.
         """
-        table = self._table
+        table, keep = self._tables.actions, self._tables.settings.history_batches
         mine = table.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
         newest_first = func.row_number().over(
             partition_by=table.c.detail.has_key(LAYOUT), order_by=[table.c.at.desc(), table.c.number.desc()]
@@ -193,20 +185,11 @@ class ActionLines:
 
     def newest(self, transactional_id: str | None, *, last: int, since: datetime | None = None) -> Select[Any]:
         """The newest lines of one sink, or of all, the newest first."""
-        table = self._table
+        table = self._tables.actions
         found = select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)
         if transactional_id is not None:
             found = found.where(table.c.transactional_id == transactional_id)
         return found if since is None else found.where(table.c.at >= since)
-
-    def newest_layout(self, transactional_id: str) -> Select[Any]:
-        table = self._table
-        return (
-            select(table.c.detail[LAYOUT].label(LAYOUT))
-            .where(table.c.transactional_id == transactional_id, table.c.detail.has_key(LAYOUT))
-            .order_by(table.c.at.desc(), table.c.number.desc())
-            .limit(1)
-        )
 
 
 def action_line_of(answer: Any) -> ActionLine:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import (
@@ -15,6 +16,7 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    desc,
     false,
     func,
     literal,
@@ -28,9 +30,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
-from jdbc_state.history import ADOPTED, CLAIMED, Returning, newest_line, with_line, without_lines
-from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
+from jdbc_state.errors import ClaimRefusedError
+from jdbc_state.history import ADOPTED, CLAIMED, with_line, without_lines
+from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error
+from jdbc_state.rows import row_columns
 from jdbc_state.schema import StateTables
+
+#: The claim's own time takes its place.
+_NEVER = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +48,8 @@ class Claimant:
     cluster_id: str
     query_id: str | None
     run_id: str | None
-    adopt: bool
-    expected_generation: int | None
+    adopt: bool = False
+    expected_generation: int | None = None
     layout: Mapping[str, Any] | None = None
 
     @property
@@ -57,11 +64,21 @@ class Claimant:
     def check(self, row: StateRow | None) -> None:
         """Raise the reason for which the claim's WHERE clause refuses."""
         if row is not None:
-            refusal = claim_refusal(row, cluster_id=self.cluster_id, query_id=self.query_id, adopt=self.adopt)
-            if refusal is not None:
-                raise refusal
+            self._check_owner(row)
         if self.expected_generation is not None and (row is None or not self._holds(row, self.expected_generation)):
             raise claim_lost_error(self.transactional_id, self.expected_generation, row)
+
+    def _check_owner(self, row: StateRow) -> None:
+        name, decided = row.transactional_id, row.status == DECIDED
+        # Adopting from another cluster would forget a decision.
+        if row.cluster_id not in (None, self.cluster_id) and (decided or not self.adopt):
+            found, what = str(row.cluster_id), "Kafka cluster"
+            raise ClaimRefusedError(
+                transactional_id=name, what=what, expected=self.cluster_id, found=found, decided=decided
+            )
+        if self.query_id is not None and row.query_id not in (None, self.query_id) and not self.adopt:
+            found = str(row.query_id)
+            raise ClaimRefusedError(transactional_id=name, what="query", expected=self.query_id, found=found)
 
     def _holds(self, row: StateRow, expected: int) -> bool:
         """True for the expected claim, and for a later one of the same run whose answer was lost."""
@@ -84,46 +101,50 @@ def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) 
 
 
 def claim_statement(
-    tables: StateTables,
-    claimant: Claimant,
-    actions: ActionLines,
-    *,
-    generation: int | None,
-    keep: int,
-    has_history: bool,
-) -> Returning | Select[Any]:
+    tables: StateTables, claimant: Claimant, actions: ActionLines, *, generation: int | None, has_history: bool
+) -> Select[Any]:
     """The claim statement. It returns the row, or no row if it changed nothing.
 
     Args:
         generation: the row's generation as read; the claim fails if it has changed. None if there was no row.
-        keep: number of history lines to keep; if not 0, the row has its line afterwards, and the claim its
-            action line. If 0, lines left from other settings are deleted: they would become older than the row.
     """
-    if not has_history:
-        return _claim(tables.state, claimant, generation, None)
-    newest = newest_line(tables, claimant.transactional_id).cte("newest")
-    row = _claim(tables.state, claimant, generation, newest).cte("changed")
+    state = tables.state
+    newest = _newest(tables, claimant.transactional_id, has_history=has_history)
+    row = _claim(state, claimant, generation, newest)
     # This reads the table as it was before the claim.
-    there = (
-        select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
-    )
-    rebuilt_from = case((there, null()), else_=select(newest.c.decision).scalar_subquery())
-    if keep:
+    there = select(state.c.generation).where(state.c.transactional_id == claimant.transactional_id).exists()
+    line = select(newest.c.decision).where(newest.c.generation > 0).scalar_subquery()
+    rebuilt_from = case((there, null()), else_=line)
+    if tables.settings.history_batches:
         written = with_line(row, tables, event=ADOPTED if claimant.adopt else CLAIMED)
         rebuilt = func.jsonb_strip_nulls(func.jsonb_build_object("rebuilt_from", rebuilt_from))
         detail = cast(literal(claimant.detail, JSONB), JSONB).concat(rebuilt)
         written = written.add_cte(
             actions.line(row, action=claimant.action, detail=detail).cte("told"),
-            actions.trim(row, keep=keep).cte("old_actions"),
+            actions.trim(row).cte("old_actions"),
         )
     else:
-        written = without_lines(row, tables)
+        # Lines left from other settings would become older than the row.
+        written = without_lines(row, tables) if has_history else select(row)
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 
-def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE | None) -> Returning:
-    """Take the row over; if there is none, rebuild it from its newest history line, or create it."""
-    number = literal(0) if newest is None else func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
+def _newest(tables: StateTables, transactional_id: str, *, has_history: bool) -> CTE:
+    """What a claim takes over if there is no row: the newest history line; without one, an empty row of no claim."""
+    history, columns = tables.history, tables.state.columns
+    empty = StateRow(transactional_id=transactional_id, generation=0, claimed_at=_NEVER)
+    values = (cast(literal(getattr(empty, each.name), each.type), each.type).label(each.name) for each in columns)
+    found = [select(*values)]
+    if has_history:
+        mine = history.c.transactional_id == transactional_id
+        lines = select(*(history.c[each.name] for each in columns)).where(mine)
+        found.append(lines.order_by(history.c.decision.desc()).limit(1))
+    return union_all(*found).order_by(desc("generation")).limit(1).cte("newest")
+
+
+def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE) -> CTE:
+    """Take the row over; if there is none, make it of its newest history line, or of an empty row."""
+    number = select(newest.c.decision).scalar_subquery()
     taken_over = _taken_over(state, claimant, number)
     as_read = false() if generation is None else state.c.generation == generation
     allowed = and_(as_read, _allowed(state, claimant), _expected(state, claimant))
@@ -131,66 +152,14 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
     columns = row_columns(state)
     if claimant.expected_generation is not None:
         # A driver with a claim has a row. If the row is gone, that driver must not create a new one.
-        return update(state).where(mine, allowed).values(taken_over).returning(*columns)
-    fresh = _fresh(claimant)
-    if newest is None:
-        made = insert(state).values(fresh)
-    else:
-        rebuilt = {column.name: newest.c[column.name] for column in state.columns}
-        rebuilt |= _taken_over(newest, claimant, number)
-        # An existing row is judged separately, below.
-        rebuildable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
-        anew = [fresh.get(name, null()) for name in rebuilt]
-        made = insert(state).from_select(
-            list(rebuilt),
-            union_all(
-                select(*rebuilt.values()).where(rebuildable),
-                select(*anew).where(~select(newest.c.generation).exists()),
-            ),
-        )
-    return made.on_conflict_do_update(
-        index_elements=[state.c.transactional_id], set_=taken_over, where=allowed
-    ).returning(*columns)
-
-
-def _fresh(claimant: Claimant) -> dict[str, Any]:
-    return {
-        "transactional_id": literal(claimant.transactional_id),
-        "prepared_transaction_state": literal(""),
-        "status": literal(NONE),
-        "settled": literal(""),
-        "generation": literal(1),
-        "query_id": literal(claimant.query_id),
-        "run_id": literal(claimant.run_id),
-        "cluster_id": literal(claimant.cluster_id),
-        "row_count": literal(0),
-        "record_count": literal(0),
-        "digest": literal(""),
-        "kafka_offsets": func.jsonb_build_object(),
-        "claimed_at": func.clock_timestamp(),
-        "topic_ids": func.jsonb_build_object(),
-        "decision": literal(0),
-    }
-
-
-def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """Columns for :func:`row_of`: the row's columns, and its ages by the database's clock."""
-    newest = func.greatest(source.c.claimed_at, source.c.decided_at, source.c.settled_at)
-    ages = {"age_s": newest, "decided_age_s": source.c.decided_at}
-    return (
-        *(source.c[each.name] for each in fields(StateRow) if each.name in source.c),
-        *(func.extract("epoch", func.clock_timestamp() - since).label(name) for name, since in ages.items()),
-    )
-
-
-def row_of(answer: Any) -> StateRow:
-    """A StateRow from SQLAlchemy's row with :func:`row_columns`; other columns are ignored."""
-    found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
-    values = {each.name: found[each.name] for each in fields(StateRow) if each.name in found}
-    values["age_s"] = float(values["age_s"])
-    values["decided_age_s"] = None if values["decided_age_s"] is None else float(values["decided_age_s"])
-    values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
-    return StateRow(**values)
+        return update(state).where(mine, allowed).values(taken_over).returning(*columns).cte("changed")
+    made = {column.name: newest.c[column.name] for column in state.columns} | _taken_over(newest, claimant, number)
+    # An existing row is judged separately, below.
+    makeable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
+    added = insert(state).from_select(list(made), select(*made.values()).where(makeable))
+    key = [state.c.transactional_id]
+    claimed = added.on_conflict_do_update(index_elements=key, set_=taken_over, where=allowed)
+    return claimed.returning(*columns).cte("changed")
 
 
 def _other_query(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
@@ -204,7 +173,7 @@ def _other_cluster(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
 
 
 def _allowed(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
-    """``model.claim_refusal`` as SQL; the tests run both on the same cases."""
+    """`Claimant.check` as SQL; the tests run both on the same cases."""
     other_cluster = _other_cluster(row, claimant)
     if claimant.adopt:
         return or_(~other_cluster, row.c.status != DECIDED)

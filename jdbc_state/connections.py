@@ -78,16 +78,12 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         )
 
 
-class PasswordUnavailableError(psycopg2.OperationalError):
-    """No password is available, so a connection cannot be made; handled like any other connection failure."""
-
-
 def ask_password(password: Callable[[], str]) -> str:
-    """The password for a new connection."""
+    """The password for a new connection; a failure to get it is like any other connection failure."""
     try:
         given: object = password()
     except Exception as error:
-        raise PasswordUnavailableError(f"the password function failed: {type(error).__name__}: {error}") from error
+        raise psycopg2.OperationalError(f"the password function failed: {type(error).__name__}: {error}") from error
     if not isinstance(given, str) or not given:
         rule = "the function must return a text that is not empty"
         raise ConfigurationError(option="database_password", value="***", rule=rule, remedy="return the password")
@@ -101,7 +97,6 @@ _PAUSE_S: Final = 0.05
 _DOUBLINGS_MAX: Final = 4
 #: Seconds after which a continuing wait for the database is logged again.
 _TOLD_EVERY_S: Final = 10.0
-_APPLICATION_NAME = "jdbc_state"
 #: A connection is replaced after this, so that after a failover we soon talk to the new primary.
 KEPT_S_MAX = 60
 #: A connection used less than this many seconds ago is assumed to be alive.
@@ -258,7 +253,7 @@ class Database:
         settings = self._settings
         ours: dict[str, Any] = {
             "connect_timeout": settings.connect_timeout_s,
-            "fallback_application_name": _APPLICATION_NAME,
+            "fallback_application_name": "jdbc_state",
             "connection_factory": QuietConnection,
             **KEEPALIVE,
         }

@@ -9,9 +9,8 @@ service's transactions are not replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
@@ -21,7 +20,6 @@ from sqlalchemy import (
     Connection,
     Executable,
     Select,
-    Table,
     Update,
     bindparam,
     func,
@@ -32,7 +30,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
-from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import (
     ANSWER_GRACE_MS,
     DURABLE,
@@ -44,35 +41,26 @@ from jdbc_state.connections import (
     prelude,
 )
 from jdbc_state.errors import CommitUnknownError, StateStoreError
-from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error, legal_before
+from jdbc_state.model import DECIDE, Decision, KeptRecords, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
+from jdbc_state.rows import read_row
 from jdbc_state.sessions import application_name
-from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
-from jdbc_state.state_store import OneDecision
+from jdbc_state.state_store import DecidingTransaction
 from jdbc_state.watchdog import Watchdog, watched_statements
 
-_MARK_DONE = "mark_done"
 _KEPT = "kept_"
 _NAME = "session_name"
 
 
-class SqlDecidingTransaction(OneDecision):
-    """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only."""
+class SqlDecidingTransaction(DecidingTransaction):
+    """One open transaction. Made by :func:`deciding` only."""
 
-    def __init__(
-        self, connection: Connection, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
-    ) -> None:
-        super().__init__(transactional_id)
-        self._connection = connection
+    def __init__(self, connection: Connection, moves: Moves, transactional_id: str, generation: int) -> None:
+        super().__init__(transactional_id, connection)
         self._moves = moves
-        self._settings = settings
+        self._settings = moves.tables.settings
         self._generation = generation
-
-    @property
-    def connection(self) -> Connection:
-        self._check_open("use of the connection")
-        return self._connection
 
     def begin(self) -> None:
         """Set this transaction's limits and name, and read the row.
@@ -88,27 +76,26 @@ class SqlDecidingTransaction(OneDecision):
         )
         name = application_name(self._transactional_id, self._generation)
         named = func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
-        state = self._moves.state
+        state = self._moves.tables.state
         statement = select(named, state.c.generation).where(state.c.transactional_id == self._transactional_id)
         answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
         if answer is None or answer.generation != self._generation:
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
 
-    def decide(self, decision: Decision) -> None:
+    def _write(self, decision: Decision) -> None:
         """Write the state row and its history line under the claim's generation, in one statement.
 
         It checks that the row still names the decision after which the batch was placed: after a failover that lost
         commits the claim may still be valid while that decision is gone.
         """
-        with self._deciding():
-            move = decision.move(self._transactional_id, self._generation)
-            statement, parameters = self._moves.statement(move)
-            # Otherwise a deferred constraint that fails in COMMIT would look like an unknown outcome. And a trigger,
-            # or the user's own SQL, may have made the transaction less durable since it began.
-            checked = prelude(f"SET CONSTRAINTS ALL IMMEDIATE; {DURABLE}")
-            written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
-            if written is None:
-                move.refused_by(self._read())
+        move = decision.move(self._transactional_id, self._generation)
+        statement, parameters = self._moves.statement(move)
+        # Otherwise a deferred constraint that fails in COMMIT would look like an unknown outcome. And a trigger, or
+        # the user's own SQL, may have made the transaction less durable since it began.
+        checked = prelude(f"SET CONSTRAINTS ALL IMMEDIATE; {DURABLE}")
+        written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
+        if written is None:
+            move.refused_by(self._read())
 
     def commit(self) -> None:
         """COMMIT; after it was sent, any error is a CommitUnknownError."""
@@ -132,41 +119,34 @@ class SqlDecidingTransaction(OneDecision):
             ) from error
 
     def _read(self) -> StateRow | None:
-        return _read(self._connection, self._moves.state, self._transactional_id)
+        return read_row(self._connection, self._moves.tables.state, self._transactional_id)
 
 
 @contextmanager
 def deciding(
-    database: Database, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
+    database: Database, moves: Moves, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``.
 
     The server limits each statement, including the batch's own. If the server is stopped, the driver's watchdog does.
     """
+    settings = moves.tables.settings
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
-    transaction = SqlDecidingTransaction(connection, moves, settings, transactional_id, generation)
+    transaction = SqlDecidingTransaction(connection, moves, transactional_id, generation)
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
+    release = discard
     try:
         with translated(database.named(operation)), watched_statements(driver_connection(connection), limit_ms):
             transaction.begin()
             yield transaction
             if transaction.decided:
                 transaction.commit()
-    except BaseException:
+        release = give_back
+    finally:
         transaction.end()
         _roll_back(connection, settings.commit_timeout_ms)
-        discard(connection)
-        raise
-    transaction.end()
-    _roll_back(connection, settings.commit_timeout_ms)
-    give_back(connection)
-
-
-def _read(connection: Connection, state: Table, transactional_id: str, *, lock: bool = False) -> StateRow | None:
-    found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id)
-    answer = connection.execute(found.with_for_update() if lock else found).one_or_none()
-    return None if answer is None else row_of(answer)
+        release(connection)
 
 
 def _roll_back(connection: Connection, limit_ms: int) -> None:
@@ -179,26 +159,10 @@ def _roll_back(connection: Connection, limit_ms: int) -> None:
             connection.rollback()
 
 
-@dataclass(frozen=True)
-class KeptRecords:
-    """The records of one decision, until Kafka is known to have committed them.
-
-    Attributes:
-        batch_id: batch id of the decision, which identifies them if they were sent with another producer id and epoch.
-        partitions: ``topic-partition`` of each record batch.
-        batches: the concatenated record batches; each contains its length.
-    """
-
-    batch_id: int
-    partitions: Sequence[str]
-    batches: bytes
-
-
 class JoinedDecisions:
-    def __init__(self, records: Table, moves: Moves, settings: StoreSettings) -> None:
-        self._records = records
+    def __init__(self, moves: Moves) -> None:
         self._moves = moves
-        self._settings = settings
+        self._tables = moves.tables
         self._made: dict[tuple[Executable, bool], Executable] = {}
 
     def decide(
@@ -211,12 +175,12 @@ class JoinedDecisions:
         settled: str | None,
         kept: KeptRecords | None,
     ) -> None:
-        move = Move(DECIDE, transactional_id, generation, decision.columns(), expected=decision.expected)
-        note = None if settled is None else Move(_MARK_DONE, transactional_id, generation, {"settled": settled})
-        if not self._moves.keeps_lines:
+        move = decision.move(transactional_id, generation)
+        note = None if settled is None else Move("mark_done", transactional_id, generation, {"settled": settled})
+        if not self._moves.keep:
             # Note and decide in one change of the row: the decision overwrites everything that the note writes, and
             # only its allowed start status differs. A history would have a line for the note.
-            before = legal_before(DECIDE if note is None else _MARK_DONE)
+            before = legal_before((note or move).operation)
             if self._is_moved(connection, move, self._moves.update(move, before), kept):
                 return
             # It matched no row: separate moves tell why.
@@ -228,7 +192,7 @@ class JoinedDecisions:
         if not self._is_moved(connection, move, self._moves.statement(move), kept):
             # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it has
             # changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
-            move.refused_by(_read(connection, self._moves.state, move.transactional_id, lock=True))
+            move.refused_by(read_row(connection, self._tables.state, move.transactional_id, lock=True))
 
     def _is_moved(
         self,
@@ -243,8 +207,8 @@ class JoinedDecisions:
             self._made[key] = self._with_settings(plain, kept=kept is not None)
         parameters[_NAME] = application_name(move.transactional_id, move.generation)
         if kept is not None:
-            parameters |= {_KEPT + "id": move.transactional_id, _KEPT + "batch_id": kept.batch_id}
-            parameters |= {_KEPT + "partitions": list(kept.partitions), _KEPT + "batches": kept.batches}
+            row = {**vars(kept), "transactional_id": move.transactional_id, "partitions": list(kept.partitions)}
+            parameters |= {_KEPT + name: value for name, value in row.items()}
         return connection.execute(self._made[key], parameters).first() is not None
 
     def _with_settings(self, plain: Any, *, kept: bool) -> Executable:
@@ -252,7 +216,7 @@ class JoinedDecisions:
 
         Other limits, for the caller's own statements, are left to the caller.
         """
-        idle_ms = self._settings.idle_in_transaction_timeout_ms
+        idle_ms = self._tables.settings.idle_in_transaction_timeout_ms
         # Literals, as each bound value of a statement costs the sender a microsecond.
         local: dict[str, ColumnElement[Any]] = {
             "application_name": bindparam(_NAME),
@@ -266,13 +230,8 @@ class JoinedDecisions:
         return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _keep(self) -> Any:
-        table = self._records
-        values = {
-            "transactional_id": bindparam(_KEPT + "id"),
-            "batch_id": bindparam(_KEPT + "batch_id"),
-            "partitions": bindparam(_KEPT + "partitions", type_=table.c.partitions.type),
-            "batches": bindparam(_KEPT + "batches", type_=table.c.batches.type),
-        }
+        table = self._tables.records
+        values = {column.name: bindparam(_KEPT + column.name, type_=column.type) for column in table.columns}
         added = insert(table).values(values)
         newer = {name: added.excluded[name] for name in values if name != "transactional_id"}
         return added.on_conflict_do_update(index_elements=[table.c.transactional_id], set_=newer).returning(

@@ -21,6 +21,7 @@ imported here, so that a program without a database can use the root error.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 
@@ -32,17 +33,13 @@ class DualWriteError(Exception):
         super().__init__(*(getattr(self, each.name) for each in fields(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
+        return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
 
 
 def with_remedies(text: str, remedies: tuple[str, ...]) -> str:
     """The text of an error, followed by its remedies, a line each."""
     steps = "".join(f"\n  {remedy}" for remedy in remedies)
     return f"{text}\nWhat to do:{steps}" if steps else text
-
-
-def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteError:
-    return cls(**values)
 
 
 @dataclass(eq=False, kw_only=True)

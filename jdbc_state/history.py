@@ -11,13 +11,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import CTE, ColumnElement, Select, delete, func, literal, select
-from sqlalchemy.dialects.postgresql import JSONB, insert
-from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
+from sqlalchemy import CTE, ColumnElement, Select, delete, literal, select
+from sqlalchemy.dialects.postgresql import insert
 
 from jdbc_state.schema import FIGURES, StateTables
-
-Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
 
 CLAIMED: Final = "claimed"
 ADOPTED: Final = "adopted"
@@ -88,41 +85,3 @@ def without_lines(row: CTE, tables: StateTables) -> Select[Any]:
     history = tables.history
     mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
     return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
-
-
-def newest_lines(tables: StateTables, *, last: int) -> Select[Any]:
-    """The lines of all sinks that were changed last, the newest first, without their figures."""
-    history = tables.history
-    changed_at = func.greatest(history.c.claimed_at, history.c.decided_at, history.c.settled_at)
-    return select(*_copied(tables), changed_at.label("changed_at")).order_by(changed_at.desc()).limit(last)
-
-
-def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) -> Select[Any]:
-    """The newest lines of one sink, the newest first, without their figures."""
-    history = tables.history
-    return (
-        select(*_copied(tables))
-        .where(history.c.transactional_id == transactional_id)
-        .order_by(history.c.decision.desc())
-        .limit(last)
-    )
-
-
-def lost_lines(tables: StateTables, *, state_exists: bool = True) -> Select[Any]:
-    """The newest line of each sink that has lines and no row."""
-    history, state, others = tables.history, tables.state, tables.history.alias()
-    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
-    lines = select(*_copied(tables)).where(history.c.decision == newest.scalar_subquery())
-    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
-    return lines.where(~row.exists()) if state_exists else lines
-
-
-def figures_of(tables: StateTables) -> ColumnElement[Any]:
-    """The figures of a line; None if the history lacks the column, because no job of this version has run yet."""
-    line = func.to_jsonb(tables.history.table_valued())
-    return func.coalesce(line.op("->")(FIGURES), func.jsonb_build_object(), type_=JSONB).label(FIGURES)
-
-
-def _copied(tables: StateTables) -> list[ColumnElement[Any]]:
-    """The columns of every history of version 2."""
-    return [column for column in tables.history.columns if column.name != FIGURES]

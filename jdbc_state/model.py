@@ -7,12 +7,12 @@ tests read that table. A *generation* counts the claims of a row: only the newes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jdbc_state.errors import ClaimRefusedError, CommitsLostError, LocalProtocolError, SupersededError
+from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"
@@ -34,8 +34,6 @@ class Transition:
 
 #: The operation of a deciding transaction.
 DECIDE = "decide"
-#: The same for a batch without records, which needs no commit in Kafka.
-DECIDE_ALONE = "take_empty_batch"
 #: All other moves are refused, and leave the row unchanged.
 TRANSITIONS = (
     Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
@@ -175,62 +173,29 @@ class Decision:
 
     def move(self, transactional_id: str, generation: int) -> Move:
         """The move of the row that writes it, under a claim."""
-        operation, values = DECIDE if self.record_count else DECIDE_ALONE, self.columns()
+        names = ("batch_id", "row_count", "record_count", "digest")
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
+        values |= {"kafka_offsets": dict(self.kafka_offsets), "topic_ids": dict(self.topic_ids)}
+        if self.record_count:
+            values |= {"prepared_transaction_state": self.prepared, "settled": ""}
+        # A batch without records needs no commit in Kafka.
+        operation = DECIDE if self.record_count else "take_empty_batch"
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
 
-    def columns(self) -> dict[str, Any]:
-        """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
-        transaction = {"prepared_transaction_state": self.prepared, "settled": ""} if self.record_count else {}
-        return {
-            **transaction,
-            "batch_id": self.batch_id,
-            "row_count": self.row_count,
-            "record_count": self.record_count,
-            "digest": self.digest,
-            "kafka_offsets": dict(self.kafka_offsets),
-            "topic_ids": dict(self.topic_ids),
-        }
 
+@dataclass(frozen=True)
+class KeptRecords:
+    """The records of one decision, until Kafka is known to have committed them.
 
-@dataclass(frozen=True, kw_only=True)
-class AcceptedLoss:
-    """Batches that Kafka has and this database continues without.
-
-    Args:
-        batch_id: the last of them; None if they belong to a query that no longer owns the row.
-        record_count: its records in Kafka as far as they are known, at least 1: with an empty digest any replay of it
-            is accepted.
-        kafka_offsets: the newest known offsets, by partition.
-        settled: ``producerId:epoch`` that Kafka shows.
+    Attributes:
+        batch_id: batch id of the decision, which identifies them if they were sent with another producer id and epoch.
+        partitions: ``topic-partition`` of each record batch.
+        batches: the concatenated record batches; each contains its length.
     """
 
-    batch_id: int | None
-    record_count: int
-    kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
-    settled: str
-
-    def columns(self) -> dict[str, Any]:
-        """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
-        return {
-            "batch_id": self.batch_id,
-            "row_count": 0,
-            "record_count": self.record_count,
-            "digest": "",
-            "kafka_offsets": dict(self.kafka_offsets),
-            "settled": self.settled,
-        }
-
-
-def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
-    """Why this claimant may not take ``row`` over, or None if it may: the rule of the claim's WHERE clause."""
-    name, decided = row.transactional_id, row.status == DECIDED
-    if row.cluster_id not in (None, cluster_id) and (decided or not adopt):
-        # Adopting would forget a decision.
-        found, what = str(row.cluster_id), "Kafka cluster"
-        return ClaimRefusedError(transactional_id=name, what=what, expected=cluster_id, found=found, decided=decided)
-    if query_id is not None and row.query_id not in (None, query_id) and not adopt:
-        return ClaimRefusedError(transactional_id=name, what="query", expected=query_id, found=str(row.query_id))
-    return None
+    batch_id: int
+    partitions: Sequence[str]
+    batches: bytes
 
 
 def claim_lost_error(
@@ -272,7 +237,7 @@ class Move:
     expected: str | None = None
     #: Action of its log line, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
     action: str = ""
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] | None = None
     #: Figures of the batch for its history line; None to keep the existing ones.
     figures: Mapping[str, Any] | None = None
 

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Executable,
-    Table,
     Text,
     Update,
     bindparam,
@@ -27,15 +26,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from jdbc_state.actions import ActionLines
-from jdbc_state.claim import row_columns
 from jdbc_state.history import EVENT_OF, NOTED, RESENT, with_line
 from jdbc_state.model import DECIDE, OWED, Move, legal_before, status_after
+from jdbc_state.rows import row_columns
 from jdbc_state.schema import StateTables
 
 _ACCEPT_OPEN = "accept_open"
 #: A repeat of one of these, after a lost answer, does not take a new number.
 _REPEATED = ("take_empty_batch", "accept_loss")
-_INITIALIZE = "mark_initialized"
 #: Parameters of every move; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
 #: Parameters of moves that write a line of the action log, too.
@@ -45,19 +43,13 @@ _FIGURES = "of_figures"
 
 
 class Moves:
-    """SQL statements of one store, each built once: building takes longer than the server's execution.
+    """SQL statements of one store, each built once: building takes longer than the server's execution."""
 
-    Args:
-        keep: number of history lines to keep; 0 to write none, and no actions.
-    """
-
-    def __init__(self, tables: StateTables, actions: ActionLines, *, keep: int) -> None:
-        self._tables = tables
+    def __init__(self, tables: StateTables, actions: ActionLines) -> None:
+        self.tables = tables
         self._actions = actions
-        self.state: Table = tables.state
-        self._keep = keep
-        #: Whether a move writes lines in addition to the row.
-        self.keeps_lines: bool = keep > 0
+        #: Number of history lines to keep; 0 to write none, and no actions.
+        self.keep: int = tables.settings.history_batches
         #: Whether the history has the column; False until it was checked.
         self.has_figures = False
         self._made: dict[tuple[str, ...], Executable] = {}
@@ -66,9 +58,9 @@ class Moves:
     def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
         """A statement that returns the row, or no row if it changed nothing; and its parameters."""
         parameters = _parameters(move)
-        if move.action and self._keep:
-            parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
-        if move.figures is not None and self._keep and self.has_figures:
+        if move.action and self.keep:
+            parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail or {})}
+        if move.figures is not None and self.keep and self.has_figures:
             parameters[_FIGURES] = dict(move.figures)
         key = (move.operation, *parameters)
         if key not in self._made:
@@ -84,21 +76,21 @@ class Moves:
         return self._updates[key], parameters
 
     def _make(self, move: Move, *, with_figures: bool) -> Executable:
-        state, operation = self.state, move.operation
+        state, operation = self.tables.state, move.operation
         moved = self._update(move, legal_before(operation)).returning(*row_columns(state))
-        if not self._keep:
+        if not self.keep:
             return moved
-        keep = self._keep if operation in EVENT_OF else None
+        keep = self.keep if operation in EVENT_OF else None
         row = moved.cte("changed")
         figures = bindparam(_FIGURES, type_=JSONB) if with_figures else None
-        statement = with_line(row, self._tables, event=self._event(operation), keep=keep, figures=figures)
+        statement = with_line(row, self.tables, event=self._event(operation), keep=keep, figures=figures)
         if not move.action:
             return statement
         action, detail = bindparam(_ACTION, type_=Text), bindparam(_DETAIL, type_=JSONB)
         return statement.add_cte(self._actions.line(row, action=action, detail=detail).cte("told"))
 
     def _update(self, move: Move, before: tuple[str, ...]) -> Update:
-        state, operation = self.state, move.operation
+        state, operation = self.tables.state, move.operation
         new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
         fits = [
             state.c.transactional_id == bindparam(_ID),
@@ -114,11 +106,11 @@ class Moves:
     def _times(self, operation: str) -> dict[str, Any]:
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {"decided_at": func.clock_timestamp(), "settled_at": null()}
-        return {} if operation == _INITIALIZE else {"settled_at": func.clock_timestamp()}
+        return {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
 
     def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
         """The number of the line: the next one for another batch."""
-        number, batch_id = self.state.c.decision, self.state.c.batch_id
+        number, batch_id = self.tables.state.c.decision, self.tables.state.c.batch_id
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}
         if operation in _REPEATED:
@@ -128,7 +120,7 @@ class Moves:
     def _event(self, operation: str) -> str | ColumnElement[Any]:
         if operation == DECIDE:
             # The row as it was when the statement began. Had it changed since, the move would meet none.
-            state = self.state
+            state = self.tables.state
             before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
             return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
         return EVENT_OF.get(operation, NOTED)

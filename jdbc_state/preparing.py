@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateSchema, CreateTable, SetTableComment
+from sqlalchemy.schema import CreateColumn, CreateSchema, SetTableComment
 
 from jdbc_state.errors import StateStoreError
-from jdbc_state.schema import FIGURES, StateTables, as_sql, grant, grant_usage, quoted, sql_of
-from jdbc_state.settings import StoreSettings
+from jdbc_state.schema import StateTables, as_sql, creation, grant, grant_usage, quoted, sql_of
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
 from jdbc_state.versions import FoundTable, find_table, making, migration, refusal
 
@@ -56,8 +55,8 @@ class SchemaReport:
     remedies: tuple[str, ...] = ()
 
 
-def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> FoundTable | None:
-    """Create schema and tables if they are missing, and migrate an earlier state table to this version.
+def prepare(connection: Connection, tables: StateTables, *, where: str) -> FoundTable | None:
+    """Create schema and tables if they are missing, and add the columns that earlier ones lack.
 
     Existing tables are not created again, so a role without CREATE privileges can use them. The connection is in
     autocommit mode, so that a lost race leaves no failed transaction.
@@ -68,31 +67,23 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> F
     Raises:
         StateStoreError: a table of that name is foreign, or of a version that this role cannot change.
     """
-    tables = StateTables.named(settings)
-    for table in tables.wanted(settings):
+    for table in tables.wanted:
         found = find_table(connection, tables, table)
         if found is None:
-            _create(connection, settings, table, where=where)
+            _create(connection, tables, table, where=where)
             found = find_table(connection, tables, table)
             if table is not tables.state:
                 _grant_as_state(connection, tables, table)
-        if found is not None and table is tables.state and found.version == 1 and found.owned:
+        if found is not None and found.owned and found.addable:
             # The defaults are constants, so the table is not rewritten (PostgreSQL 11).
-            _run(
-                connection,
-                f"ALTER TABLE {found.name} ADD COLUMN IF NOT EXISTS topic_ids jsonb NOT NULL DEFAULT '{{}}', "
-                "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(table)),
-            )
-        elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
+            added = [f"ADD COLUMN IF NOT EXISTS {sql_of(CreateColumn(table.c[name]))}" for name in found.addable]
+            _run(connection, f"ALTER TABLE {found.name} {', '.join(added)}; {sql_of(SetTableComment(table))}")
+        elif found is not None and (refused := refusal(found, tables, where=where)) is not None:
             raise refused
-        elif found is not None and found.later and found.owned:
-            # This does not rewrite the table either.
-            column = f"{FIGURES} jsonb NOT NULL DEFAULT '{{}}'"
-            _run(connection, f"ALTER TABLE {found.name} ADD COLUMN IF NOT EXISTS {column}")
     return find_table(connection, tables, tables.history)
 
 
-def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> list[str]:
+def migrate(connection: Connection, tables: StateTables, *, where: str) -> list[str]:
     """Migrate the tables of an earlier version, and create missing ones. Safe to run twice.
 
     Each step is one message, and so one transaction. Table locks are requested with the connection's lock_timeout;
@@ -104,37 +95,35 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
     Raises:
         StateStoreError: see :func:`prepare`; or there is no state table.
     """
-    tables = StateTables.named(settings)
-    state = find_table(connection, tables, tables.state)
-    if state is None:
+    before = {table: find_table(connection, tables, table) for table in tables.wanted}
+    if before[tables.state] is None:
         raise StateStoreError(
             operation=f"migration of table {quoted(tables.state)}",
             detail="it does not exist",
-            remedies=("start the job: its first start creates it", making(settings)),
+            remedies=("start the job: its first start creates it", making(tables.settings)),
         )
-    done = [f"added {state.lacks} to {state.name}"] if state.version == 1 and state.owned else []
-    others = {table: find_table(connection, tables, table) for table in tables.wanted(settings)[1:]}
-    prepare(connection, settings, where=where)
-    for table, found in others.items():
+    prepare(connection, tables, where=where)
+    done = []
+    for table, found in before.items():
         if found is None:
             done.append(f"created {quoted(table)}")
-        elif found.later and found.owned:
-            done.append(f"added column {', '.join(found.later)} to {quoted(table)}")
-    for table in others:
+        elif found.owned and found.addable:
+            done.append(f"added {found.lacks} to {found.name}")
+    for table in tables.wanted[1:]:
         done += _grant_as_state(connection, tables, table)
     return done
 
 
-def check(connection: Connection, settings: StoreSettings, *, role: str | None, where: str) -> SchemaReport:
+def check(connection: Connection, tables: StateTables, *, role: str | None, where: str) -> SchemaReport:
     """Report the version, what is missing, and which privileges the role lacks; changes nothing."""
-    tables = StateTables.named(settings)
+    settings = tables.settings
     name = role or str(connection.scalar(text("SELECT current_user")))
     closed_to = connection.scalar(_CLOSED_TO, {"role": name, "schema": settings.state_schema})
     if closed_to is not None:
         opened = grant_usage(settings, as_sql(closed_to))
         line = f"{closed_to} lacks USAGE on schema {settings.state_schema}: {opened}"
         return SchemaReport(there=True, ready=False, lines=(line,), remedies=(opened,))
-    found = {table: find_table(connection, tables, table) for table in tables.wanted(settings)}
+    found = {table: find_table(connection, tables, table) for table in tables.wanted}
     state = found[tables.state]
     lines, remedies, ready = [], [], True
     for table, one in found.items():
@@ -145,13 +134,13 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
             lines.append(f"{quoted(table)} does not exist: the first start of a job creates it, or {command}")
             remedies.append(command)
             continue
-        refused = refusal(one, tables, settings, where=where)
+        refused = refusal(one, tables, where=where)
         remedies += () if refused is None else refused.remedies
         version = "not a table of this package" if one.version is None else f"version {one.version}"
         why = "" if refused is None else ": " + "; ".join([refused.detail, *refused.remedies])
         lines.append(f"{one.name}: {version}, owned by {one.owner}{why}")
-        if one.later:
-            without = f"{one.name} lacks column {', '.join(one.later)}: batches are written, but without their times"
+        if refused is None and one.lacks:
+            without = f"{one.name} lacks {one.lacks}: batches are written, but without their times"
             lines.append(f"{without}. To add it: {migration(settings, role=one.owner, where=where)}")
         asked = {"wanted": list(tables.privileges(table)), "role": name, "table": quoted(table)}
         lacks = list(connection.scalars(_MISSING_PRIVILEGES, asked))
@@ -177,20 +166,20 @@ def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -
     return done
 
 
-def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
+def _create(connection: Connection, tables: StateTables, table: Table, *, where: str) -> None:
+    schema = tables.settings.state_schema
     attempt = 0
     while True:
         attempt += 1
         try:
             # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
-            if not inspect(connection).has_schema(settings.state_schema):
-                connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
-            # One message: a table never exists without its comment.
-            _run(connection, f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
+            if not inspect(connection).has_schema(schema):
+                connection.execute(CreateSchema(schema, if_not_exists=True))
+            _run(connection, creation(table))
         except DBAPIError as error:
             code = sqlstate_of(error)
             if code == INSUFFICIENT_PRIVILEGE:
-                raise _may_not_create(settings, table, error, where=where) from error
+                raise _may_not_create(tables, table, error, where=where) from error
             if code not in _LOST_RACE or attempt == CREATE_ATTEMPTS_MAX:
                 raise
             if connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is None:
@@ -198,18 +187,19 @@ def _create(connection: Connection, settings: StoreSettings, table: Table, *, wh
         return
 
 
-def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:
+def _may_not_create(tables: StateTables, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:
     create = "or grant this role CREATE on the schema"
-    remedies = (making(settings), create)
-    if table.name == settings.records_table:
-        by_hand = f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}".replace("\n", " ")
+    if table is tables.state:
+        remedies = (making(tables.settings), create)
+    elif table is tables.records:
+        by_hand = creation(table).replace("\n", " ")
         remedies = (f"run this with a role that has it, and grant this role its privileges: {by_hand}", create)
-    elif table.name in (settings.history_table, settings.actions_table):
+    else:
         without = (
             "or set history_batches=0: a decision is then lost with its state row, and the actions of operators are "
             "not recorded"
         )
-        remedies = (migration(settings, role="OWNER", where=where), without)
+        remedies = (migration(tables.settings, role="OWNER", where=where), without)
     return StateStoreError(
         operation=f"creation of table {quoted(table)}",
         detail=f"it does not exist, and this role lacks the privilege to create it: {describe(error)}",

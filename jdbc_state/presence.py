@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from contextvars import copy_context
 from typing import Final
 
@@ -144,11 +145,8 @@ class Presence:
         """True behind a pooler in transaction mode: its sessions do not keep the names of idle clients."""
         if not behind_pooler(session):
             return False
-        other = self._database.session(_OPERATION)
-        try:
+        with closing(self._database.session(_OPERATION)) as other:
             return any(backend_pid(session) == backend_pid(other) for _ in range(_POOLER_ROUNDS))
-        finally:
-            other.close()
 
     def _clear_name(self) -> None:
         """Clear the name, as a server still shows a session for some moments after its client has ended."""

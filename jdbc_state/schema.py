@@ -16,12 +16,12 @@ The schema version is 2. Compatibility with programs of other versions:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    ClauseElement,
     Column,
     DateTime,
     Dialect,
@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import PGDialect
-from sqlalchemy.schema import CreateSchema, CreateTable, DDLElement, SetTableComment
+from sqlalchemy.schema import CreateSchema, CreateTable, SchemaItem, SetTableComment
 
 from jdbc_state.model import STATUSES
 from jdbc_state.settings import StoreSettings
@@ -60,51 +60,47 @@ _INSTANT = DateTime(timezone=True)
 _DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
 class StateTables:
-    state: Table
-    history: Table
-    actions: Table
-    records: Table
+    """The tables of one store.
 
-    @classmethod
-    def named(cls, settings: StoreSettings) -> StateTables:
+    Attributes:
+        wanted: those that its settings ask for, the state table first.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = settings
         metadata = MetaData(schema=settings.state_schema)
+
+        def table(name: str, *parts: SchemaItem) -> Table:
+            return Table(name, metadata, *parts, comment=f"{MARK}{VERSION}")
+
         known = ", ".join(repr(status) for status in STATUSES)
-        state = Table(
+        self.state: Table = table(
             settings.state_table,
-            metadata,
             *_row_columns(),
             PrimaryKeyConstraint("transactional_id"),
             CheckConstraint(f"status IN ({known})"),
-            comment=f"{MARK}{VERSION}",
         )
-        history = Table(
+        self.history: Table = table(
             settings.history_table,
-            metadata,
             *_row_columns(),
             Column("event", Text, nullable=False),
             Column(FIGURES, JSONB, nullable=False, server_default=text("'{}'")),
             PrimaryKeyConstraint("transactional_id", "decision"),
-            comment=f"{MARK}{VERSION}",
         )
-        actions = Table(settings.actions_table, metadata, *_action_columns(), comment=f"{MARK}{VERSION}")
+        self.actions: Table = table(f"{settings.state_table}_actions", *_action_columns())
         # One row for each transactional id: a decision replaces the previous one.
-        records = Table(
-            settings.records_table,
-            metadata,
+        self.records: Table = table(
+            f"{settings.state_table}_records",
             Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
             Column("batch_id", BigInteger, nullable=False),
             Column("partitions", JSONB, nullable=False),
             Column("batches", LargeBinary, nullable=False),
             PrimaryKeyConstraint("transactional_id"),
-            comment=f"{MARK}{VERSION}",
         )
-        return cls(state, history, actions, records)
-
-    def wanted(self, settings: StoreSettings) -> tuple[Table, ...]:
         audited = (self.history, self.actions) if settings.history_batches else ()
-        return (self.state, *audited, self.records) if settings.keep_records else (self.state, *audited)
+        kept = (self.records,) if settings.keep_records else ()
+        self.wanted: tuple[Table, ...] = (self.state, *audited, *kept)
 
     def privileges(self, table: Table) -> tuple[str, ...]:
         return {self.history: HISTORY_PRIVILEGES, self.actions: ACTIONS_PRIVILEGES}.get(table, STATE_PRIVILEGES)
@@ -122,14 +118,14 @@ def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
         settings: names, and whether there is a history.
         role: role that gets a driver's privileges, unquoted as in the catalogue; None to grant none.
     """
-    tables = StateTables.named(settings)
+    tables = StateTables(settings)
     statements = [sql_of(CreateSchema(settings.state_schema, if_not_exists=True))]
-    for table in tables.wanted(settings):
+    for table in tables.wanted:
         statements += [sql_of(CreateTable(table, if_not_exists=True)), sql_of(SetTableComment(table))]
     if role is not None:
         name = as_sql(role)
         statements.append(grant_usage(settings, name))
-        statements += [grant(table, tables.privileges(table), name) for table in tables.wanted(settings)]
+        statements += [grant(table, tables.privileges(table), name) for table in tables.wanted]
     return "\n".join(f"{statement};" for statement in statements)
 
 
@@ -142,8 +138,13 @@ def as_sql(name: str) -> str:
     return _DIALECT.identifier_preparer.quote(name)
 
 
-def sql_of(statement: DDLElement) -> str:
+def sql_of(statement: ClauseElement) -> str:
     return str(statement.compile(dialect=_DIALECT)).strip()
+
+
+def creation(table: Table) -> str:
+    """The statements that create a table. Send them as one message: a table then never exists without its comment."""
+    return f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}"
 
 
 def grant(table: Table, privileges: Sequence[str], role: str) -> str:
@@ -175,7 +176,7 @@ def _row_columns() -> list[Column[Any]]:
     ]
 
 
-def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
+def _action_columns() -> list[SchemaItem]:
     """The time is a part of the key: a sequence that was reset, as by a partial restore, must not fail a claim."""
     return [
         Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),

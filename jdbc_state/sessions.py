@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from jdbc_state.schema import StateTables, quoted
+
 #: NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off.
 APPLICATION_NAME_BYTES_MAX = 63
 _PREFIX = "2pc:"
@@ -159,20 +161,17 @@ ORDER BY activity.pid
 
 
 def end_older_sessions(
-    connection: Connection, *, table: str, history: str, transactional_id: str, below_generation: int, wait_ms: int
+    connection: Connection, tables: StateTables, transactional_id: str, below_generation: int, *, wait_ms: int
 ) -> list[Session]:
     """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each."""
-    answer = connection.execute(
-        _END_OLDER,
-        {
-            "prefix": application_name_prefix(transactional_id),
-            "table": table,
-            "history": history,
-            "generation": below_generation,
-            "wait_ms": wait_ms,
-        },
-    )
-    return [Session(pid, role, name, ended) for pid, role, name, ended in answer]
+    asked = {
+        "prefix": application_name_prefix(transactional_id),
+        "table": quoted(tables.state),
+        "history": quoted(tables.history),
+        "generation": below_generation,
+        "wait_ms": wait_ms,
+    }
+    return [Session(pid, role, name, ended) for pid, role, name, ended in connection.execute(_END_OLDER, asked)]
 
 
 def lock_holders(connection: Connection, *, table: str) -> list[Session]:
@@ -186,16 +185,16 @@ def driver_sessions(connection: Connection, *, table: str) -> list[DriverSession
     return [DriverSession(*found) for found in answer]
 
 
-def sessions_of(
+def session_of(
     sessions: Iterable[DriverSession], table: str, transactional_id: str, generation: int, run_id: str
-) -> list[DriverSession]:
-    """Sessions of one driver: with this claim, or with a newer one; or of the run, which represents all its claims."""
+) -> DriverSession | None:
+    """A session of one driver: with this claim, or with a newer one; or of the run, which represents all its claims."""
     prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))
     of_run = run_presence_name(table, run_id)
-    found = []
-    for each in sessions:
-        named = next((each.name.removeprefix(prefix) for prefix in prefixes if each.name.startswith(prefix)), "")
-        is_claim = named.isascii() and named.isdecimal() and len(named) <= _GENERATION_DIGITS_MAX
-        if each.name == of_run or (is_claim and int(named) >= generation):
-            found.append(each)
-    return found
+
+    def shows(name: str) -> bool:
+        claim = next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), "")
+        is_number = claim.isascii() and claim.isdecimal() and len(claim) <= _GENERATION_DIGITS_MAX
+        return name == of_run or (is_number and int(claim) >= generation)
+
+    return next((each for each in sessions if shows(each.name)), None)

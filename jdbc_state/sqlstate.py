@@ -11,12 +11,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from jdbc_state.errors import StateStoreError
 
 #: SQLSTATEs, and classes of them, after which the same batch may succeed when it is run again: serialization failure,
-#: deadlock, lock timeout, an idle session ended; connection, resources, operator intervention.
-_RETRIABLE_CODES = frozenset({"40001", "40P01", "55P03", "25P03"})
+#: deadlock, lock timeout, an idle session ended, operator intervention; connection, resources. Not 57014
+#: (query_canceled: a statement timeout, or a person): repeating the statement would take as long again.
+_RETRIABLE_CODES = frozenset({"40001", "40P01", "55P03", "25P03", "57P01", "57P02", "57P03", "57P05"})
 _RETRIABLE_CLASSES = ("08", "53")
-#: 57014 (query_canceled: a statement timeout, or a person) is excluded from the class: repeating the statement would
-#: take as long again.
-_RETRIABLE_INTERVENTIONS = frozenset({"57P01", "57P02", "57P03", "57P05"})
 #: The connection ended without an answer: connection_failure, a code that libpq does not provide.
 CONNECTION_FAILURE = "08006"
 
@@ -72,9 +70,7 @@ def sqlstate_of(error: BaseException) -> str:
 
 def is_retriable(sqlstate: str) -> bool:
     """True when the same batch may succeed if it is run again."""
-    return (
-        sqlstate in _RETRIABLE_CODES or sqlstate in _RETRIABLE_INTERVENTIONS or sqlstate.startswith(_RETRIABLE_CLASSES)
-    )
+    return sqlstate in _RETRIABLE_CODES or sqlstate.startswith(_RETRIABLE_CLASSES)
 
 
 def is_cut(sqlstate: str) -> bool:

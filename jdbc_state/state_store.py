@@ -6,24 +6,27 @@ The legal moves of a row are in ``model``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection
 
-from jdbc_state.actions import ACTION_OF, NOTE_OWED, ActionLine
+from jdbc_state.actions import ACCEPT_LOSS, ACCEPT_REPLAY, DROP, NOTE_OWED, OPEN_TRANSACTION, ActionLine
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import LocalProtocolError
-from jdbc_state.model import DECIDE, AcceptedLoss, Decision, HistoryLine, Move, StateRow, claim_lost_error
-
-if TYPE_CHECKING:
-    from jdbc_state.deciding import KeptRecords
+from jdbc_state.model import DECIDE, Decision, HistoryLine, KeptRecords, Move, StateRow, claim_lost_error
 
 
-class DecidingTransaction(Protocol):
+class DecidingTransaction(ABC):
     """One database transaction that ends with a decision, or is rolled back."""
+
+    def __init__(self, transactional_id: str, connection: Connection) -> None:
+        self._transactional_id = transactional_id
+        self._connection = connection
+        # Open, then decided or failed, and finally ended.
+        self._phase = "open"
 
     @property
     def connection(self) -> Connection:
@@ -32,6 +35,8 @@ class DecidingTransaction(Protocol):
         Raises:
             LocalProtocolError: after :meth:`decide`, which is the last statement, or after the end.
         """
+        self._check_open("use of the connection")
+        return self._connection
 
     def decide(self, decision: Decision) -> None:
         """Write the state row: the last statement. COMMIT follows when the ``with`` block exits.
@@ -42,14 +47,10 @@ class DecidingTransaction(Protocol):
             LocalProtocolError: the row's status allows no decision, or this transaction made one already.
             StateStoreError: the database refused; everything is rolled back.
         """
-
-
-class OneDecision:
-    """The phases of a deciding transaction: open, then decided or failed, and finally ended."""
-
-    def __init__(self, transactional_id: str) -> None:
-        self._transactional_id = transactional_id
-        self._phase = "open"
+        self._check_open(DECIDE)
+        self._phase = "failed"
+        self._write(decision)
+        self._phase = "decided"
 
     @property
     def decided(self) -> bool:
@@ -58,12 +59,9 @@ class OneDecision:
     def end(self) -> None:
         self._phase = "ended"
 
-    @contextmanager
-    def _deciding(self) -> Iterator[None]:
-        self._check_open(DECIDE)
-        self._phase = "failed"
-        yield
-        self._phase = "decided"
+    @abstractmethod
+    def _write(self, decision: Decision) -> None:
+        """Write the state row, or raise why not."""
 
     def _check_open(self, operation: str) -> None:
         if self._phase != "open":
@@ -216,13 +214,13 @@ class StateStore(ABC):
             action: action of its log line, if a recovery settles a previous transaction; '' for a normal batch.
             figures: figures of the batch for its history line: JSON values, under names that the writer chooses.
         """
-        told, values = detail or {}, {"settled": settled}
-        done = Move("mark_done", transactional_id, generation, values, action=action, detail=told, figures=figures)
+        values = {"settled": settled}
+        done = Move("mark_done", transactional_id, generation, values, action=action, detail=detail, figures=figures)
         return self._move(done)
 
     def mark_owed(self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None) -> StateRow:
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
-        return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail or {}))
+        return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail))
 
     def take_empty_batch(
         self,
@@ -272,13 +270,18 @@ class StateStore(ABC):
         """
         found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
         unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
-        return self._decide("accept_open", transactional_id, generation, {**found, **unknown}, detail)
+        values = {**found, **unknown}
+        opened = Move("accept_open", transactional_id, generation, values, action=OPEN_TRANSACTION, detail=detail)
+        return self._move(opened)
 
     def accept_replay(
         self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None
     ) -> StateRow:
         """Let the replay of an owed batch be sent with any digest (a person's decision)."""
-        return self._decide("accept_replay", transactional_id, generation, {"digest": ""}, detail)
+        values = {"digest": ""}
+        return self._move(
+            Move("accept_replay", transactional_id, generation, values, action=ACCEPT_REPLAY, detail=detail)
+        )
 
     def drop_batch(
         self,
@@ -290,18 +293,32 @@ class StateStore(ABC):
         detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
         """Give the Kafka half of a batch up (a person's decision); with '' any replay of the batch is skipped then."""
-        return self._decide("drop_batch", transactional_id, generation, {"settled": settled, "digest": digest}, detail)
+        values = {"settled": settled, "digest": digest}
+        return self._move(Move("drop_batch", transactional_id, generation, values, action=DROP, detail=detail))
 
     def accept_loss(
         self,
         transactional_id: str,
         generation: int,
-        loss: AcceptedLoss,
+        settled: str,
         *,
+        batch_id: int | None,
+        record_count: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
         detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
-        """Continue without batches that Kafka has and this database lost (a person's decision)."""
-        return self._decide("accept_loss", transactional_id, generation, loss.columns(), detail)
+        """Continue without batches that Kafka has and this database lost (a person's decision).
+
+        Args:
+            settled: ``producerId:epoch`` that Kafka shows.
+            batch_id: the last of them; None if they belong to a query that no longer owns the row.
+            record_count: its records in Kafka as far as they are known, at least 1: with an empty digest any replay of
+                it is accepted.
+            kafka_offsets: the newest known offsets, by 'topic-partition'.
+        """
+        lost = {"batch_id": batch_id, "record_count": record_count, "kafka_offsets": dict(kafka_offsets)}
+        values = {**lost, "row_count": 0, "digest": "", "settled": settled}
+        return self._move(Move("accept_loss", transactional_id, generation, values, action=ACCEPT_LOSS, detail=detail))
 
     @abstractmethod
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
@@ -327,18 +344,6 @@ class StateStore(ABC):
     @abstractmethod
     def _move(self, move: Move) -> StateRow:
         """Change the row, or raise what `model.Move.refused_by` finds."""
-
-    def _decide(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, Any],
-        detail: Mapping[str, Any] | None,
-    ) -> StateRow:
-        """A person's move, which always has its action line."""
-        action = ACTION_OF[operation]
-        return self._move(Move(operation, transactional_id, generation, values, action=action, detail=detail or {}))
 
     def judged_row(self, claimant: Claimant) -> StateRow | None:
         """The row by which a claim is judged: the existing one, or the line from which it would be rebuilt."""

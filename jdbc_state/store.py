@@ -11,18 +11,18 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
-from jdbc_state.claim import Claimant, row_columns, row_of
+from jdbc_state.claim import Claimant
 from jdbc_state.claiming import Claiming, retry_when_cut
 from jdbc_state.connections import Database
-from jdbc_state.deciding import JoinedDecisions, KeptRecords, deciding
+from jdbc_state.deciding import JoinedDecisions, deciding
 from jdbc_state.errors import StateStoreError
-from jdbc_state.history import figures_of, lost_lines, newest_line, newest_lines
-from jdbc_state.model import Decision, HistoryLine, Move, StateRow, claim_lost_error
+from jdbc_state.model import Decision, HistoryLine, KeptRecords, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
-from jdbc_state.schema import FIGURES, StateTables, quoted
-from jdbc_state.sessions import Liveness, presence_name, run_presence_name
+from jdbc_state.rows import all_rows, line_of, lost_rows, newest_lines, row_of
+from jdbc_state.schema import StateTables, quoted
+from jdbc_state.sessions import Liveness, lock_holders, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
 from jdbc_state.state_store import DecidingTransaction, KeepingStore
@@ -56,13 +56,13 @@ class SqlStateStore(KeepingStore):
         #: Opens its connections; the kept connection may be shared.
         self.database: Database = Database(url, settings)
         self._presence = Presence(self.database, shown_while)
-        self._tables = StateTables.named(settings)
+        self._tables = StateTables(settings)
         self._state = self._tables.state
-        self._columns = row_columns(self._state)
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
-        self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
-        self._claiming = Claiming(self.database, self._tables, settings, self._actions, self)
-        self._joined = JoinedDecisions(self._tables.records, self._moves, settings)
+        self._moves = Moves(self._tables, self._actions)
+        # Set from the settings until it was checked.
+        self._has_history = settings.history_batches > 0
+        self._joined = JoinedDecisions(self._moves)
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
@@ -71,11 +71,11 @@ class SqlStateStore(KeepingStore):
         def prepare_once() -> FoundTable | None:
             with self._changes("prepare_schema") as connection:
                 self.database.check_kind()
-                return prepare(connection, self._settings, where=self.database.label)
+                return prepare(connection, self._tables, where=self.database.label)
 
         history = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        self._claiming.has_history = history is not None
-        self._moves.has_figures = history is not None and not history.later
+        self._has_history = history is not None
+        self._moves.has_figures = history is not None and not history.lacks
 
     def migrate(self) -> list[str]:
         """Migrate tables of an earlier version, as the role of their owner; return the changes made.
@@ -84,37 +84,30 @@ class SqlStateStore(KeepingStore):
             StateStoreError: a table is foreign, or of a later version, or another role's; or it stayed locked.
         """
         operation = f"migration of table {quoted(self._state)}"
-        with self._naming_holders(operation, self._settings.lock_timeout_ms), self._changes(operation) as connection:
-            return migrate(connection, self._settings, where=self.database.label)
+        with self._naming_holders(operation, self._settings.lock_timeout_ms) as connection:
+            return migrate(connection, self._tables, where=self.database.label)
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
         """Report the version of the tables, and what ``role`` (default: the connected one) lacks; changes nothing."""
         with self.database.requests("check of the state tables") as connection:
-            return check(connection, self._settings, role=role, where=self.database.label)
+            return check(connection, self._tables, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        return self._claiming.claim(claimant, self._show)
+        return Claiming(self, self._tables, self._actions, claimant, has_history=self._has_history).run()
 
     def read(self, transactional_id: str) -> StateRow | None:
-        rows = self._select(select(*self._columns).where(self._state.c.transactional_id == transactional_id))
+        rows = self._select(all_rows(self._state, transactional_id))
         return rows[0] if rows else None
 
     def read_all(self) -> list[StateRow]:
-        return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
+        return self._select(all_rows(self._state))
 
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        if transactional_id is None:
-            newest, order = newest_lines(self._tables, last=last), "changed_at"
-        else:
-            newest, order = newest_line(self._tables, transactional_id, last=last), "decision"
-        lines = newest.add_columns(figures_of(self._tables)).subquery()
-        columns = (lines.c.event, lines.c[FIGURES], *row_columns(lines))
-        found = self._answers(select(*columns).order_by(lines.c[order].desc()))
-        return [HistoryLine(answer.event, row_of(answer), answer.figures) for answer in found]
+        found = self._answers(newest_lines(self._tables, transactional_id, last=last))
+        return [line_of(answer) for answer in found]
 
     def read_lost(self) -> list[StateRow]:
-        lines = lost_lines(self._tables).subquery()
-        return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
+        return self._select(lost_rows(self._tables))
 
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
@@ -123,8 +116,9 @@ class SqlStateStore(KeepingStore):
         return [action_line_of(answer) for answer in found]
 
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        found = self._answers(self._actions.newest_layout(transactional_id))
-        return dict(getattr(found[0], LAYOUT)) if found else None
+        with_layout = self._tables.actions.c.detail.has_key(LAYOUT)
+        found = self._answers(self._actions.newest(transactional_id, last=1).where(with_layout))
+        return dict(found[0].detail[LAYOUT]) if found else None
 
     def note_action(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
@@ -138,7 +132,7 @@ class SqlStateStore(KeepingStore):
             raise claim_lost_error(transactional_id, generation, self.read(transactional_id))
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        return deciding(self.database, self._moves, self._settings, transactional_id, generation)
+        return deciding(self.database, self._moves, transactional_id, generation)
 
     def decide_within(
         self,
@@ -154,9 +148,8 @@ class SqlStateStore(KeepingStore):
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
         records = self._tables.records
-        columns = (records.c.batch_id, records.c.partitions, records.c.batches)
-        found = self._answers(select(*columns).where(records.c.transactional_id == transactional_id))
-        return KeptRecords(found[0][0], tuple(found[0][1]), bytes(found[0][2])) if found else None
+        found = self._answers(select(records).where(records.c.transactional_id == transactional_id))
+        return KeptRecords(found[0].batch_id, tuple(found[0].partitions), bytes(found[0].batches)) if found else None
 
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, is alive; without a claim."""
@@ -170,15 +163,28 @@ class SqlStateStore(KeepingStore):
             StateStoreError: the database cannot be read, or one of its tables stays locked.
         """
         operation = "status of every sink" if transactional_id is None else f"status of {transactional_id!r}"
-        waited_ms = self._settings.claim_lock_timeout_ms
-        with self._naming_holders(operation, waited_ms), self.database.requests(operation) as connection:
+        with self._naming_holders(operation, self._settings.claim_lock_timeout_ms) as connection:
             return survey(connection, self._tables, transactional_id)
+
+    def locked_error(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
+        """The error of a wait for a lock, with the sessions that hold locks now."""
+        table = quoted(self._state)
+        with self.database.requests(operation) as connection:
+            holders = ", ".join(map(str, lock_holders(connection, table=table))) or "none now"
+        return StateStoreError(
+            operation=self.database.named(operation),
+            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on {table}: "
+            f"{holders}. {remedy}",
+            sqlstate=LOCK_NOT_AVAILABLE,
+            retriable=True,
+        )
 
     def close(self) -> None:
         self._presence.end()
         self.database.close()
 
-    def _show(self, row: StateRow) -> None:
+    def show(self, row: StateRow) -> None:
+        """Show the driver that has claimed the row."""
         table = quoted(self._state)
         if row.run_id is not None:
             of_run, of_claim = run_presence_name(table, row.run_id), (table, row.transactional_id, row.generation)
@@ -188,14 +194,15 @@ class SqlStateStore(KeepingStore):
         return self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms)
 
     @contextmanager
-    def _naming_holders(self, operation: str, waited_ms: int) -> Iterator[None]:
-        """Name the sessions that hold locks, if the block gives up waiting for one."""
+    def _naming_holders(self, operation: str, lock_timeout_ms: int) -> Iterator[Connection]:
+        """As `Database.requests`; if the block gives up waiting for a lock, the error names its holders."""
         try:
-            yield
+            with self.database.requests(operation, lock_timeout_ms=lock_timeout_ms) as connection:
+                yield connection
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            raise self._claiming.locked(operation, waited_ms, "Wait for them, and try again") from error
+            raise self.locked_error(operation, lock_timeout_ms, "Wait for them, and try again") from error
 
     def _select(self, statement: Select[Any]) -> list[StateRow]:
         return [row_of(answer) for answer in self._answers(statement)]

@@ -5,19 +5,18 @@ An invalid row is named, and does not hide the others: it may have been written 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, select, text
+from sqlalchemy import Connection, Select, Table, text
 
-from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import behind_pooler, driver_connection
-from jdbc_state.history import lost_lines
 from jdbc_state.model import StateRow
+from jdbc_state.rows import all_rows, lost_rows, row_of
 from jdbc_state.schema import StateTables, quoted
-from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, sessions_of
+from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, session_of
 
 _THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS NOT NULL")
 
@@ -46,9 +45,9 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     """Read it; the number of queries does not depend on the number of sinks."""
     names = {"state": quoted(tables.state), "history": quoted(tables.history)}
     state_there, has_history = connection.execute(_THERE, names).one()
-    rows = _read(connection, select(tables.state), transactional_id) if state_there else []
-    lines = lost_lines(tables, state_exists=state_there)
-    lost = _read(connection, lines, transactional_id) if has_history else []
+    rows = _read(connection, all_rows(tables.state, transactional_id)) if state_there else []
+    lines = lost_rows(tables, transactional_id, state_exists=state_there)
+    lost = _read(connection, lines) if has_history else []
     good = tuple(row for row in rows if isinstance(row, StateRow))
     return Survey(
         table_exists=state_there,
@@ -59,23 +58,22 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     )
 
 
-def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
+def find_drivers(connection: Connection, state: Table, rows: Sequence[StateRow]) -> dict[str, Liveness]:
     """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id."""
     table = quoted(state)
-    claimed = list(rows)
     # The command line holds its claim for as long as it runs, and has no session.
-    sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in claimed) else []
-    hidden: Callable[[], str] = cache(partial(_why_hidden, connection))
-    return {row.transactional_id: _liveness(row, sessions, table, hidden) for row in claimed}
+    sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in rows) else []
+    hidden = cache(partial(_why_hidden, connection))
+    return {row.transactional_id: _liveness(row, sessions, table, hidden) for row in rows}
 
 
 def _liveness(row: StateRow, sessions: list[DriverSession], table: str, hidden: Callable[[], str]) -> Liveness:
     if row.run_id is None:
         return Liveness(alive=False, detail=f"claim {row.generation} was made by a command")
-    seen = sessions_of(sessions, table, row.transactional_id, row.generation, row.run_id)
-    if seen:
-        detail = f"{seen[0]}; claim {row.generation}, made at {row.claimed_at}"
-        return Liveness(alive=True, detail=detail, session=seen[0])
+    seen = session_of(sessions, table, row.transactional_id, row.generation, row.run_id)
+    if seen is not None:
+        detail = f"{seen}; claim {row.generation}, made at {row.claimed_at}"
+        return Liveness(alive=True, detail=detail, session=seen)
     why = hidden()
     if why:
         return Liveness(alive=None, detail=why)
@@ -91,20 +89,13 @@ def _why_hidden(connection: Connection) -> str:
     return ""
 
 
-def _read(connection: Connection, found: Select[Any], transactional_id: str | None) -> list[StateRow | UnreadableRow]:
-    """The rows or lines of one sink, or of all."""
-    rows = found.subquery()
-    every = select(*row_columns(rows)).order_by(rows.c.transactional_id)
-    if transactional_id is not None:
-        every = every.where(rows.c.transactional_id == transactional_id)
-    return [read_row(answer) for answer in connection.execute(every)]
-
-
-def read_row(answer: Any) -> StateRow | UnreadableRow:
-    """A StateRow from SQLAlchemy's row with `row_columns`, or its problem."""
-    found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
-    problem = problem_of(found["kafka_offsets"], found["topic_ids"])
-    return UnreadableRow(found["transactional_id"], problem) if problem else row_of(answer)
+def _read(connection: Connection, found: Select[Any]) -> list[StateRow | UnreadableRow]:
+    """The rows, or their problems."""
+    read: list[StateRow | UnreadableRow] = []
+    for answer in connection.execute(found):
+        problem = problem_of(answer.kafka_offsets, answer.topic_ids)
+        read.append(UnreadableRow(answer.transactional_id, problem) if problem else row_of(answer))
+    return read
 
 
 def problem_of(kafka_offsets: object, topic_ids: object) -> str:

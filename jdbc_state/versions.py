@@ -17,9 +17,9 @@ from jdbc_state.schema import FIGURES, MARK, VERSION, StateTables, quoted
 from jdbc_state.settings import StoreSettings
 
 #: The columns of the state table that version 2 has added.
-ADDED_BY_2 = ("topic_ids", "decision")
+ADDED_BY_2 = frozenset({"topic_ids", "decision"})
 #: The primary key of the history in version 1.
-_HISTORY_KEY_1 = ("prepared_transaction_state", "transactional_id")
+_HISTORY_KEY_1 = frozenset({"prepared_transaction_state", "transactional_id"})
 
 # Not SQLAlchemy's inspector: it caches statements for each engine ever made, and a process may run many queries
 # sequentially.
@@ -44,9 +44,10 @@ class FoundTable:
     owner: str
     #: Whether the connected role has the owner's privileges.
     owned: bool
+    #: What it lacks of a table of this version, in words.
     lacks: str
-    #: Missing optional columns, added within version 2.
-    later: tuple[str, ...] = ()
+    #: Missing columns that its owner may add.
+    addable: tuple[str, ...] = ()
 
 
 def find_table(connection: Connection, tables: StateTables, table: Table) -> FoundTable | None:
@@ -56,31 +57,26 @@ def find_table(connection: Connection, tables: StateTables, table: Table) -> Fou
         return None
     columns = connection.execute(_COLUMNS, {"table": name}).all()
     there = {found for found, _ in columns}
-    absent = [column.name for column in table.columns if column.name not in there]
-    missing, later = [name for name in absent if name != FIGURES], tuple({FIGURES}.intersection(absent))
-    key = sorted(found for found, in_key in columns if in_key)
-    wanted_key = sorted(column.name for column in table.primary_key.columns)
-    lacks = f"columns {', '.join(missing)}" if missing else ""
-    if not missing and key != wanted_key:
-        lacks = f"the primary key ({', '.join(column.name for column in table.primary_key.columns)})"
+    missing = [column.name for column in table.columns if column.name not in there]
+    key = {found for found, in_key in columns if in_key}
+    wanted_key = table.primary_key.columns.keys()
+    lacks = [f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"] if missing else []
+    if key != set(wanted_key):
+        lacks.append(f"the primary key ({', '.join(wanted_key)})")
     version: int | None = None
-    if not lacks:
+    addable: tuple[str, ...] = ()
+    if key == set(wanted_key) and set(missing) <= {FIGURES}:
         said = re.fullmatch(rf"{re.escape(MARK)}([0-9]{{1,9}})", about.remark or "")
         version = max(VERSION, int(said[1])) if said else VERSION
-    elif _is_version_1(tables, table, missing, key):
+        addable = tuple(missing) if version == VERSION else ()
+    elif table is tables.state and key == set(wanted_key) and set(missing) <= ADDED_BY_2:
+        version, addable = 1, tuple(missing)
+    elif table is tables.history and "decision" in missing and key == _HISTORY_KEY_1:
         version = 1
-    return FoundTable(name=name, version=version, owner=about.owner, owned=about.owned, lacks=lacks, later=later)
+    return FoundTable(name, version, about.owner, about.owned, " and ".join(lacks), addable)
 
 
-def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: list[str]) -> bool:
-    if table is tables.actions or table is tables.records:
-        return False
-    if table is tables.history:
-        return "decision" in missing and tuple(key) == _HISTORY_KEY_1
-    return set(missing) <= set(ADDED_BY_2) and key == ["transactional_id"]
-
-
-def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, where: str) -> StateStoreError | None:
+def refusal(found: FoundTable, tables: StateTables, *, where: str) -> StateStoreError | None:
     """Why a table cannot be used as it is, and the command that fixes it; None if it can be used."""
     if found.version == VERSION:
         return None
@@ -101,7 +97,7 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
         )
     else:
         detail = f"it has version {found.version}, this package needs version {VERSION}, and role {found.owner} owns it"
-        remedies = (migration(settings, role=found.owner, where=where),)
+        remedies = (migration(tables.settings, role=found.owner, where=where),)
     return StateStoreError(operation=f"check of table {found.name}", detail=detail, remedies=remedies)
 
 

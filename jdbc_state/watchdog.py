@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 import psycopg2
@@ -49,9 +48,7 @@ class Watchdog:
             self._leave()
             raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
 
     def _leave(self) -> None:
@@ -93,19 +90,14 @@ def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int
 class _Watch:
     """All guarded blocks of this process, and one thread for all: starting one costs more than the guarded request."""
 
-    _changed: threading.Condition
-    _ends_s: dict[int, float]
-    _thread: threading.Thread | None
-    _wakes_at_s: float
-
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Reset in a forked process, which inherits the lock's state, but not the thread."""
         self._changed = threading.Condition()
-        self._ends_s = {}
-        self._thread = None
+        self._ends_s: dict[int, float] = {}
+        self._thread: threading.Thread | None = None
         self._wakes_at_s = 0.0
 
     def add(self, watched: int, end_s: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from jdbc_state import DONE, NONE, OWED, AcceptedLoss
+from jdbc_state import DONE, NONE, OWED
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
@@ -134,12 +134,10 @@ class LostCommits:
         passed = self._store.accept_loss(
             row.transactional_id,
             row.generation,
-            AcceptedLoss(
-                batch_id=None if foreign else named.last,
-                record_count=max([1, *(transaction.records for transaction in transactions[-1:])]),
-                kafka_offsets={**row.kafka_offsets, **newer},
-                settled=row.settled if shown is None else str(shown),
-            ),
+            row.settled if shown is None else str(shown),
+            batch_id=None if foreign else named.last,
+            record_count=max([1, *(transaction.records for transaction in transactions[-1:])]),
+            kafka_offsets={**row.kafka_offsets, **newer},
             detail={"did": did, "batches": str(named)},
         )
         actions.append(Action("accept_loss", did))

@@ -15,14 +15,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, text
 
 from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow, StoreSettings
 from jdbc_state.actions import LAYOUT
-from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import Database, discard, driver_connection
-from jdbc_state.history import figures_of, newest_line
-from jdbc_state.schema import FIGURES, StateTables, quoted
+from jdbc_state.history import trim_step
+from jdbc_state.rows import line_of, newest_lines, read_row
+from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
@@ -39,8 +39,6 @@ _PAUSE_S: Final = 0.1
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
 #: actions of people.
 _LINES_FOR_EACH: Final = 4
-#: Up to a tenth more lines than the limit exist, see `jdbc_state.history`.
-_LINES_SHARE: Final = 10
 #: Querying a missing table would end the transaction.
 _EXISTS: Final = text("SELECT to_regclass(:name) IS NOT NULL")
 
@@ -69,28 +67,21 @@ class Snapshot:
 
 
 @contextmanager
-def _taken_snapshot(database: Database, request: VerifyRequest) -> Iterator[Snapshot]:
+def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequest) -> Iterator[Snapshot]:
     """Take a snapshot for a block; afterwards its session is closed, and its running statement is cancelled."""
-    options = request.options
-    settings = StoreSettings(**options.store_settings())
+    options, kept = request.options, tables.settings.history_batches
     connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
     try:
         with translated(database.named("verify")):
             utf8_client(driver_connection(connection))
             connection.begin()
             connection.exec_driver_sql(f"{SETTINGS}; SET LOCAL statement_timeout = {options.statement_timeout_ms:d}")
-            tables, kept = StateTables.named(settings), settings.history_batches
             row, lines = None, []
             if connection.scalar(_EXISTS, {"name": quoted(tables.state)}):
-                wanted = tables.state.c.transactional_id == options.transactional_id
-                answer = connection.execute(select(*row_columns(tables.state)).where(wanted)).one_or_none()
-                row = None if answer is None else row_of(answer)
+                row = read_row(connection, tables.state, options.transactional_id)
             if kept and connection.scalar(_EXISTS, {"name": quoted(tables.history)}):
-                newest = newest_line(tables, options.transactional_id, last=kept + kept // _LINES_SHARE + 1)
-                named = newest.add_columns(figures_of(tables)).subquery()
-                columns = (named.c.event, named.c[FIGURES], *row_columns(named))
-                found = connection.execute(select(*columns).order_by(named.c.decision))
-                lines = [HistoryLine(line.event, row_of(line), line.figures) for line in found]
+                newest = newest_lines(tables, options.transactional_id, last=kept + trim_step(kept))
+                lines = [line_of(found) for found in connection.execute(newest)][::-1]
             yield Snapshot(connection, row, lines)
     finally:
         cancel(driver_connection(connection))
@@ -161,6 +152,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
     """Read both sides, and keep the snapshot for the block."""
     options = request.options
     settings = StoreSettings(**options.store_settings())
+    tables = StateTables(settings)
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:
         lines = store.read_actions(options.transactional_id, last=_LINES_FOR_EACH * (settings.history_batches + 1))
@@ -169,10 +161,10 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
         names = (row.transactional_id for row in store.read_all() if row.transactional_id != options.transactional_id)
         others = {name: SinkLayout.parse(found) for name in names if (found := store.read_layout(name)) is not None}
         cluster_id = reader.cluster_id()
-        with _taken_snapshot(store.database, request) as early:
+        with _taken_snapshot(store.database, tables, request) as early:
             topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), noted[-1:], request)
         before = reader.describe(topics)
-        with _taken_snapshot(store.database, request) as snapshot:
+        with _taken_snapshot(store.database, tables, request) as snapshot:
             claims = claims_of(snapshot.row, snapshot.lines, cluster_id=cluster_id)
             wanted = request.scope.of(claims.batch_ids)
             topics, deadline = _topics(claims, noted[-1:], request), time.monotonic() + request.wait_ms / 1000

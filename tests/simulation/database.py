@@ -274,7 +274,7 @@ class SimStore:
 
     def claim(self, **claim: Any) -> StateRow:
         """The claim, then the end of older sessions."""
-        claimant = Claimant(**{"adopt": False, "expected_generation": None, **claim})
+        claimant = Claimant(**claim)
         row = self.statement("claim", lambda: self.database.claim_row(claimant))
         self.statement("end-older", lambda: self.database.end_older(row.generation))
         if self._world.tracing:

@@ -43,7 +43,7 @@ def _no_line_of_a_decision(original: Any, self: Any, row: Any, event: str, *figu
 
 @_PEOPLE.of(
     "the line of a decision is written before COMMIT",
-    (MemoryDecidingTransaction, "decide"),
+    (MemoryDecidingTransaction, "_write"),
     kinds=(faults.CRASH, people.DELETE_ROW),
 )
 def _line_before_commit(original: Any, self: Any, decision: Any) -> None:

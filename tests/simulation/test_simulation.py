@@ -228,14 +228,7 @@ def test_the_last_lines_say_what_was_found(capsys: pytest.CaptureFixture[str], m
 
 
 def claimant(run_id: str) -> Claimant:
-    return Claimant(
-        transactional_id=TRANSACTIONAL_ID,
-        cluster_id=CLUSTER_ID,
-        query_id="query",
-        run_id=run_id,
-        adopt=False,
-        expected_generation=None,
-    )
+    return Claimant(transactional_id=TRANSACTIONAL_ID, cluster_id=CLUSTER_ID, query_id="query", run_id=run_id)
 
 
 def test_a_claim_ends_a_commit_that_hangs() -> None:

@@ -29,11 +29,11 @@ def shared_database(postgres: Database) -> Iterator[str]:
 def unprepared(request: pytest.FixtureRequest) -> Make:
     """A function that makes a store whose tables do not exist."""
 
-    def made(keep: int = 1_000, actor: Actor = ALICE) -> StateStore:
+    def made(keep: int = 1_000) -> StateStore:
         if request.param == "memory":
-            return MemoryStateStore(history_batches=keep, actor=actor)
+            return MemoryStateStore(history_batches=keep, actor=ALICE)
         names = settings(state_schema=f"test_{secrets.token_hex(4)}", history_batches=keep)
-        store = SqlStateStore(request.getfixturevalue("shared_database"), names, actor=actor)
+        store = SqlStateStore(request.getfixturevalue("shared_database"), names, actor=ALICE)
         request.addfinalizer(store.close)
         return store
 
@@ -44,12 +44,17 @@ def unprepared(request: pytest.FixtureRequest) -> Make:
 def make(unprepared: Make) -> Make:
     """A function that makes an empty store whose tables exist."""
 
-    def made(keep: int = 1_000, actor: Actor = ALICE) -> StateStore:
-        store = unprepared(keep, actor)
+    def made(keep: int = 1_000) -> StateStore:
+        store = unprepared(keep)
         store.prepare_schema()
         return store
 
     return made
+
+
+@pytest.fixture
+def store(make: Make) -> StateStore:
+    return make()
 
 
 @pytest.fixture

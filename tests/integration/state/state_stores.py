@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import create_engine, make_url, text
+import pytest
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
-from jdbc_state import AcceptedLoss, DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+from jdbc_state import DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 from spark_2pc_sink.choices.choice import state_command
+from spark_2pc_sink.errors import StateStoreError
+from tests.harness.sql import run_sql
 
 ID = "orders"
 CLUSTER = "cluster-a"
@@ -48,15 +51,15 @@ FIRST = Decision(
     topic_ids={"orders": "AAAAAAAAAAAAAAAAAAAAAQ"},
 )
 #: An operation of the store -> what to call it with, beside id and generation.
-ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "mark_initialized": ("5:0",),
-    "mark_done": ("5:1",),
-    "mark_owed": (),
-    "take_empty_batch": (1,),
-    "accept_open": ("5:0", 3, {"orders-0": (5, 5)}),
-    "accept_replay": (),
-    "drop_batch": ("5:1",),
-    "accept_loss": (AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={"orders-0": (8, 14)}, settled="5:9"),),
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "mark_initialized": {"settled": "5:0"},
+    "mark_done": {"settled": "5:1"},
+    "mark_owed": {},
+    "take_empty_batch": {"batch_id": 1},
+    "accept_open": {"prepared": "5:0", "batch_id": 3, "kafka_offsets": {"orders-0": (5, 5)}},
+    "accept_replay": {},
+    "drop_batch": {"settled": "5:1"},
+    "accept_loss": {"settled": "5:9", "batch_id": 3, "record_count": 7, "kafka_offsets": {"orders-0": (8, 14)}},
 }
 
 
@@ -73,6 +76,13 @@ def sql_store(url: str, **changes: Any) -> Iterator[SqlStateStore]:
         yield store
     finally:
         store.close()
+
+
+def refused(url: str, **changes: Any) -> str:
+    """Why the tables cannot be prepared."""
+    with pytest.raises(StateStoreError) as raised:
+        SqlStateStore(url, settings(**changes)).prepare_schema()
+    return str(raised.value)
 
 
 def claim(store: StateStore, transactional_id: str = ID, **changes: Any) -> StateRow:
@@ -106,8 +116,8 @@ def call(store: StateStore, operation: str, transactional_id: str, generation: i
         with store.deciding(transactional_id, generation) as transaction:
             transaction.decide(replace(FIRST, expected=expected))
         return store.read(transactional_id)
-    arguments = ARGUMENTS[operation] + ((expected,) if operation == "take_empty_batch" else ())
-    answer: StateRow = getattr(store, operation)(transactional_id, generation, *arguments)
+    arguments = ARGUMENTS[operation] | ({"expected": expected} if operation == "take_empty_batch" else {})
+    answer: StateRow = getattr(store, operation)(transactional_id, generation, **arguments)
     return answer
 
 
@@ -134,7 +144,7 @@ def row_of(store: StateStore, transactional_id: str = ID) -> StateRow:
 def set_of(url: str, **values: str) -> None:
     """What each new session of a database begins with."""
     for name, value in values.items():
-        execute(url, f"ALTER DATABASE \"{make_url(url).database}\" SET {name} = '{value}'")
+        run_sql(url, f"ALTER DATABASE \"{make_url(url).database}\" SET {name} = '{value}'")
 
 
 @contextmanager
@@ -147,22 +157,15 @@ def admin(url: str) -> Iterator[Engine]:
         engine.dispose()
 
 
-def execute(url: str, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-    """Run one statement in a session of its own; its rows, if it has any."""
-    with admin(url) as engine, engine.connect() as connection:
-        answer = connection.execute(text(statement), parameters)
-        return [tuple(row) for row in answer] if answer.returns_rows else []
-
-
 @contextmanager
 def role(url: str) -> Iterator[tuple[str, str]]:
     """A role that may log in and create nothing: its name, and its URL."""
     name = f"role_{secrets.token_hex(4)}"
-    execute(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
-    execute(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
+    run_sql(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
+    run_sql(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
     try:
         yield name, make_url(url).set(username=name, password="of-the-role").render_as_string(hide_password=False)
     finally:
-        execute(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
-        execute(url, f"DROP OWNED BY {name}")
-        execute(url, f"DROP ROLE {name}")
+        run_sql(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
+        run_sql(url, f"DROP OWNED BY {name}")
+        run_sql(url, f"DROP ROLE {name}")

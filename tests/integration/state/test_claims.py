@@ -26,14 +26,14 @@ from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError, Superseded
 from spark_2pc_sink.testing import TcpProxy, postgres_query, wait_until
 from tests.harness.acts import later
 from tests.harness.providers import Database
-from tests.harness.sql import sessions
+from tests.harness.sql import run_sql, sessions
 from tests.integration.state.state_stores import (
     FIRST,
     ID,
     admin,
     claim,
     decide,
-    execute,
+    refused,
     role,
     row_of,
     settings,
@@ -87,8 +87,8 @@ def test_a_race_that_is_always_lost_is_an_error(database: str, monkeypatch: pyte
 
     monkeypatch.setattr(preparing, "_run", lose)
     monkeypatch.setattr(preparing, "_LOST_RACE", {""})
-    with sql_store_error(database):
-        assert len(attempts) == preparing.CREATE_ATTEMPTS_MAX
+    refused(database)
+    assert len(attempts) == preparing.CREATE_ATTEMPTS_MAX
 
 
 def test_a_race_is_lost_to_a_table_that_can_be_used(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,16 +115,8 @@ def test_a_race_is_lost_to_a_table_that_can_be_used(database: str, monkeypatch: 
 )
 def test_a_table_that_is_not_ours_is_refused(store: SqlStateStore, database: str, columns: str, lacks: str) -> None:
     """C3, D7: without the primary key two drivers could each have a row of their own."""
-    execute(database, f"CREATE TABLE other ({columns})")
-    with sql_store_error(database, state_table="other") as raised:
-        assert lacks in str(raised.value)
-
-
-@contextmanager
-def sql_store_error(url: str, **changes: Any) -> Iterator[pytest.ExceptionInfo[StateStoreError]]:
-    with pytest.raises(StateStoreError) as raised:
-        SqlStateStore(url, settings(**changes)).prepare_schema()
-    yield raised
+    run_sql(database, f"CREATE TABLE other ({columns})")
+    assert lacks in refused(database, state_table="other")
 
 
 # --- older drivers ---------------------------------------------------------------------------------------------------
@@ -341,7 +333,7 @@ def row_locked(url: str) -> Iterator[Callable[[], None]]:
 
 def claims(url: str) -> list[int]:
     """The generations that the lines of claims tell of."""
-    return [one for (one,) in execute(url, "SELECT generation FROM kafka_transaction_state_actions ORDER BY number")]
+    return [one for (one,) in run_sql(url, "SELECT generation FROM kafka_transaction_state_actions ORDER BY number")]
 
 
 @pytest.mark.parametrize("which", ["request", "answer"])
@@ -393,7 +385,7 @@ def test_a_claim_whose_answer_is_lost_is_made_once(database: str, proxy: TcpProx
         proxy.lose_answer(CLAIM)
         assert claim(store, query_id=None, run_id=None).generation == 4
         decide(direct, claim(direct))
-        execute(database, "DELETE FROM kafka_transaction_state")
+        run_sql(database, "DELETE FROM kafka_transaction_state")
         # What it was made from is said, although the answer that said it was lost.
         proxy.lose_answer(CLAIM)
         taken = claim(store, run_id="run-2")

@@ -19,9 +19,7 @@ from tests.conftest import or_skip
 from tests.harness.acts import later
 from tests.harness.helper_servers import far_postgres, own_address
 from tests.harness.remedies import sql_in
-from tests.harness.sql import ChangingRole, changing_role
-from tests.integration.postgres import database_tables
-from tests.integration.postgres.database_tables import run, run_alone
+from tests.harness.sql import ChangingRole, changing_role, run_sql
 from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, settings, sql_store
 
 pytestmark = pytest.mark.postgres
@@ -38,9 +36,9 @@ def connect(url: URL) -> None:
 
 @pytest.fixture
 def role(database: str) -> Iterator[URL]:
-    run(database, f"CREATE ROLE \"{ROLE}\" LOGIN PASSWORD 'right'")
+    run_sql(database, f"CREATE ROLE \"{ROLE}\" LOGIN PASSWORD 'right'")
     yield make_url(database).set(username=ROLE, password="right")
-    run(database, f'DROP OWNED BY "{ROLE}"', f'DROP ROLE "{ROLE}"')
+    run_sql(database, f'DROP OWNED BY "{ROLE}"; DROP ROLE "{ROLE}"')
 
 
 @pytest.mark.parametrize(
@@ -59,7 +57,7 @@ def test_what_a_server_refuses_is_named_and_its_sql_remedies_it(
     """Each statement of the message is run by an administrator; then the same URL connects."""
     admin = make_url(database).set(database="postgres").render_as_string(hide_password=False)
     for statement in broken:
-        run_alone(admin, statement.format(database=f'"{role.database}"'))
+        run_sql(admin, statement.format(database=f'"{role.database}"'))
     wrong = role.set(**url)
     with pytest.raises(DatabaseUnreachableError, match=said) as raised:
         connect(wrong)
@@ -70,10 +68,10 @@ def test_what_a_server_refuses_is_named_and_its_sql_remedies_it(
         return
     [statement] = sql_in(raised.value)
     assert statement.startswith(remedy)
-    run_alone(admin, statement.replace("<password>", str(wrong.password)))
+    run_sql(admin, statement.replace("<password>", str(wrong.password)))
     connect(wrong)
     if "database" in url:
-        run_alone(admin, statement.replace("CREATE", "DROP"))
+        run_sql(admin, statement.replace("CREATE", "DROP"))
 
 
 @pytest.mark.parametrize(
@@ -169,10 +167,6 @@ def by(url: str, **query: str) -> str:
     return make_url(url).update_query_dict(query).render_as_string(hide_password=False)
 
 
-def tables(url: str) -> list[tuple[object, ...]]:
-    return database_tables.rows(url, "SELECT relname FROM pg_class WHERE relname ~ '^kafka'")
-
-
 def test_one_warning_however_many_connections(
     far: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +193,7 @@ def test_what_is_required_is_refused_before_anything_is_written(far: str) -> Non
     with pytest.raises(ConfigurationError, match=_REFUSED):
         store.database.session("look")
     store.close()
-    assert tables(far) == []
+    assert run_sql(far, "SELECT relname FROM pg_class WHERE relname ~ '^kafka'") == []
 
 
 def test_what_has_tls_is_taken(far: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -216,7 +210,7 @@ def test_what_has_tls_is_taken(far: str, tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_what_does_not_leave_the_machine_needs_none(database: str, caplog: pytest.LogCaptureFixture) -> None:
     """Loopback, and a Unix socket."""
-    (directory,) = database_tables.rows(database, "SHOW unix_socket_directories")[0]
+    (directory,) = run_sql(database, "SHOW unix_socket_directories")[0]
     loopback = make_url(database)
     socket = loopback.set(host=None, port=None).update_query_dict({"host": str(directory), "port": str(loopback.port)})
     for url in (loopback, socket):

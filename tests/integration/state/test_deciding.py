@@ -6,7 +6,7 @@ import errno
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -21,7 +21,7 @@ from spark_2pc_sink import errors
 from spark_2pc_sink.testing import wait_until
 from tests.harness.acts import later
 from tests.harness.providers import Database as Server
-from tests.harness.sql import end_sessions, sessions
+from tests.harness.sql import end_sessions, run_sql, sessions
 from tests.integration.state.state_stores import (
     FIRST,
     ID,
@@ -30,7 +30,6 @@ from tests.integration.state.state_stores import (
     claim,
     decide,
     decide_first,
-    execute,
     row_of,
     set_of,
     settings,
@@ -41,7 +40,7 @@ from tests.integration.state.state_stores import (
 @pytest.fixture
 def store(sql: SqlStateStore, database: str) -> SqlStateStore:
     """A store with its tables, beside a target table."""
-    execute(database, "CREATE TABLE target (id int PRIMARY KEY, twin int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    run_sql(database, "CREATE TABLE target (id int PRIMARY KEY, twin int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     return sql
 
 
@@ -70,7 +69,7 @@ def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, databas
     connection = Database(database, SETTINGS).open("test")
     before = show(connection)
     connection.rollback()
-    transaction = SqlDecidingTransaction(connection, store._moves, SETTINGS, ID, row.generation)
+    transaction = SqlDecidingTransaction(connection, store._moves, ID, row.generation)
     transaction.begin()
     inside = show(connection)
     transaction.decide(FIRST)
@@ -158,7 +157,7 @@ def test_a_deferred_constraint_fails_before_commit(store: SqlStateStore, databas
         attempt(store, row, lambda transaction: write(transaction, "(1, 7), (2, 7)"), decide_first)
     assert not isinstance(raised.value, errors.CommitUnknownError)
     assert (raised.value.sqlstate, raised.value.retriable) == ("23505", False)
-    assert execute(database, "SELECT * FROM target") == []
+    assert run_sql(database, "SELECT * FROM target") == []
 
 
 def test_a_failed_transaction_is_not_taken_for_a_committed_one(store: SqlStateStore, database: str) -> None:
@@ -176,7 +175,7 @@ def test_a_failed_transaction_is_not_taken_for_a_committed_one(store: SqlStateSt
     with pytest.raises(errors.StateStoreError, match="failed after the decision"):
         swallowed()
     assert row_of(store).status == "none"
-    assert execute(database, "SELECT * FROM target") == []
+    assert run_sql(database, "SELECT * FROM target") == []
 
 
 # --- before COMMIT ---------------------------------------------------------------------------------------------------
@@ -187,15 +186,15 @@ def test_an_overtaken_decision_writes_nothing(store: SqlStateStore, database: st
     row = claim(store)
     newer = "UPDATE kafka_transaction_state SET generation = 2"
     with pytest.raises(errors.SupersededError, match="generation 2"):
-        attempt(store, row, write, lambda _: execute(database, newer), decide_first)
-    assert execute(database, "SELECT * FROM target") == []
+        attempt(store, row, write, lambda _: run_sql(database, newer), decide_first)
+    assert run_sql(database, "SELECT * FROM target") == []
 
 
 def test_a_deadlock_may_be_run_again(store: SqlStateStore, database: str) -> None:
     """C7: 40P01 between this batch and somebody else's transaction."""
     row = claim(store)
     write_rows = "INSERT INTO target VALUES (1, 1), (2, 2)"
-    execute(database, write_rows)
+    run_sql(database, write_rows)
     other = Database(database, SETTINGS).open("test")
 
     def crossed() -> None:
@@ -285,7 +284,7 @@ def test_a_stopped_server_is_not_waited_for_without_end(
         monkeypatch.setattr(f"jdbc_state.{module}.ANSWER_GRACE_MS", 0)
     server = start_postgres()
     url = server.create_database("shop")
-    execute(url, "CREATE TABLE target (id int)")
+    run_sql(url, "CREATE TABLE target (id int)")
     with sql_store(url, commit_timeout_ms=1_500, statement_timeout_ms=1_500) as store:
         row = claim(store)
 
@@ -323,7 +322,7 @@ def test_a_transaction_that_cannot_be_watched_is_ended(
         with pytest.raises(errors.StateStoreError, match="cannot be watched") as raised:
             deciding.close()
     assert (raised.value.retriable, isinstance(raised.value, errors.CommitUnknownError)) == (True, False)
-    assert execute(database, "SELECT status FROM kafka_transaction_state FOR UPDATE NOWAIT") == [("none",)]
+    assert run_sql(database, "SELECT status FROM kafka_transaction_state FOR UPDATE NOWAIT") == [("none",)]
 
 
 # --- the connection that is kept ---------------------------------------------------------------------------------
@@ -375,32 +374,23 @@ LONGER = "SELECT pg_sleep(0.6)"
 @pytest.fixture
 def impatient(database: str) -> str:
     """A database that ends long transactions, where the server can. On an older one the tests show that none fails."""
-    name = make_url(database).database
-    if int(execute(database, "SHOW server_version_num")[0][0]) >= 170_000:
-        execute(database, f"ALTER DATABASE \"{name}\" SET transaction_timeout = '{TIMEOUT}'")
+    if int(run_sql(database, "SHOW server_version_num")[0][0]) >= 170_000:
+        set_of(database, transaction_timeout=TIMEOUT)
     return database
 
 
-@pytest.fixture
-def impatient_store(impatient: str) -> Iterator[SqlStateStore]:
-    with sql_store(impatient) as impatient_store:
-        yield impatient_store
-
-
-def test_a_deciding_transaction_may_take_longer(impatient_store: SqlStateStore, impatient: str) -> None:
+def test_a_deciding_transaction_may_take_longer(impatient: str) -> None:
     """C12: it waits for tasks; its statements have bounds of their own. The setting is the session's again after it."""
-    row = claim(impatient_store)
-    with impatient_store.deciding(ID, row.generation) as transaction:
-        connection = transaction.connection
-        connection.execute(text(LONGER))
-        transaction.decide(FIRST)
-        connection_after = driver_connection(connection)
-    shown = impatient_store.read(ID)
-    assert shown is not None
-    assert shown.status == "decided"
-    with connection_after.cursor() as cursor:
-        cursor.execute("SELECT current_setting('transaction_timeout', true)")
-        assert cursor.fetchall() in ([(TIMEOUT,)], [(None,)])
+    with sql_store(impatient) as store:
+        row = claim(store)
+        with store.deciding(ID, row.generation) as transaction:
+            driver = driver_connection(transaction.connection)
+            transaction.connection.execute(text(LONGER))
+            transaction.decide(FIRST)
+        assert row_of(store).status == "decided"
+        with driver.cursor() as cursor:
+            cursor.execute("SELECT current_setting('transaction_timeout', true)")
+            assert cursor.fetchall() in ([(TIMEOUT,)], [(None,)])
 
 
 def test_a_short_request_may_wait_longer(impatient: str) -> None:

@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import ActionLine, Decision, SqlStateStore, StateRow, StateStore, ddl
-from jdbc_state.actions import ACTION_OF, FORCE_TERMINATE, ROUTINE
+from jdbc_state.actions import FORCE_TERMINATE, ROUTINE
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES, legal_before
 from spark_2pc_sink.errors import StateStoreError, SupersededError
+from tests.harness.sql import run_sql
 from tests.integration.state.conftest import ALICE, Make
 from tests.integration.state.state_stores import (
     CLUSTER,
@@ -27,7 +28,6 @@ from tests.integration.state.state_stores import (
     call,
     claim,
     decide,
-    execute,
     reach,
     role,
     settings,
@@ -56,9 +56,8 @@ def in_step(store: StateStore, row: StateRow | None) -> StateRow:
     return row
 
 
-def test_every_change_of_the_row_is_in_its_line(make: Make) -> None:
+def test_every_change_of_the_row_is_in_its_line(store: StateStore) -> None:
     """C13: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
-    store = make()
     row = in_step(store, claim(store))
     row = in_step(store, store.mark_initialized(ID, row.generation, "4:9"))
     decide(store, row)
@@ -83,9 +82,8 @@ def test_every_change_of_the_row_is_in_its_line(make: Make) -> None:
     assert {event for event, *_ in lines(store)} < EVENTS.keys()
 
 
-def test_what_changes_no_row_writes_no_line(make: Make) -> None:
+def test_what_changes_no_row_writes_no_line(store: StateStore) -> None:
     """D1, C13: an overtaken driver, and one beside another decision than it has seen."""
-    store = make()
     row = claim(store)
     decide(store, row)
     store.mark_done(ID, row.generation, "5:1")
@@ -128,13 +126,12 @@ def test_without_history_none_is_written(make: Make) -> None:
     assert store.read_history(ID, last=1) == []
 
 
-def test_a_line_that_is_gone_is_written_with_the_next_note(make: Make) -> None:
+def test_a_line_that_is_gone_is_written_with_the_next_note(store: StateStore) -> None:
     """C13: a person has tidied up."""
-    store = make()
     row = claim(store)
     decide(store, row)
     if isinstance(store, SqlStateStore):
-        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+        with store.database.requests("test") as connection:
             connection.execute(store._tables.history.delete())
     else:
         store._lines.clear()  # type: ignore[attr-defined]
@@ -142,9 +139,8 @@ def test_a_line_that_is_gone_is_written_with_the_next_note(make: Make) -> None:
     assert lines(store) == [("noted", 1, 0, "done", "5:0")]
 
 
-def test_the_lines_of_all_sinks_come_by_their_last_change(make: Make) -> None:
+def test_the_lines_of_all_sinks_come_by_their_last_change(store: StateStore) -> None:
     """D2: so that what happened last in a table of many sinks is found by one question."""
-    store = make()
     first, second = claim(store, "first"), claim(store, "second")
     decide(store, first)
     decide(store, second)
@@ -159,16 +155,15 @@ def test_the_lines_of_all_sinks_come_by_their_last_change(make: Make) -> None:
 def lose(store: StateStore, transactional_id: str = ID) -> None:
     """Delete the row, as a person does."""
     if isinstance(store, SqlStateStore):
-        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+        with store.database.requests("test") as connection:
             connection.execute(store._state.delete().where(store._state.c.transactional_id == transactional_id))
     else:
         del store._rows[transactional_id]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_lost_row_is_made_again_from_its_newest_line(make: Make, status: str) -> None:
+def test_a_lost_row_is_made_again_from_its_newest_line(store: StateStore, status: str) -> None:
     """C13: the row was deleted; whatever it said, the claim that finds it gone says the same."""
-    store = make()
     reach(store, status)
     row = claim(store)
     lose(store)
@@ -181,9 +176,8 @@ def test_a_lost_row_is_made_again_from_its_newest_line(make: Make, status: str) 
     assert (store.read_lost(), claim(store).rebuilt_from) == ([], None)
 
 
-def test_the_claims_before_the_loss_stay_defeated(make: Make) -> None:
+def test_the_claims_before_the_loss_stay_defeated(store: StateStore) -> None:
     """C2, C13: an older driver holds a generation that the row made again must not come to."""
-    store = make()
     row = reach(store, "done")
     older = [claim(store) for _ in range(3)][-1]
     lose(store)
@@ -213,11 +207,6 @@ def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
         lose(without)
         assert claim(without).status == "none"
     assert row.decision == 1
-
-
-@pytest.fixture
-def store(make: Make) -> StateStore:
-    return make()
 
 
 def figures(store: StateStore) -> list[Any]:
@@ -250,7 +239,7 @@ def test_a_batch_that_the_database_decides_alone_has_them_with_its_decision(stor
 def no_owner(database: str) -> Iterator[str]:
     """The URL of a role that may use the tables, and alter none."""
     with role(database) as (name, url):
-        execute(database, ddl(settings(), role=name))
+        run_sql(database, ddl(settings(), role=name))
         yield url
 
 
@@ -258,7 +247,7 @@ def no_owner(database: str) -> Iterator[str]:
 def test_a_history_that_lacks_the_column_is_read_and_written_without(database: str, sql: SqlStateStore) -> None:
     """A role that may not alter the table goes on: nothing is decided by figures."""
     reach(sql, "done")
-    execute(database, LOSE)
+    run_sql(database, LOSE)
     with no_owner(database) as url, sql_store(url) as store:
         row = claim(store, run_id="run-2")
         decide(store, row, batch_id=1, prepared="5:1")
@@ -270,7 +259,7 @@ def test_a_history_that_lacks_the_column_is_read_and_written_without(database: s
 @pytest.mark.postgres
 def test_a_check_names_the_command_that_adds_it(database: str, sql: SqlStateStore) -> None:
     del sql
-    execute(database, LOSE)
+    run_sql(database, LOSE)
     store = SqlStateStore(database, settings())
     before = store.check_schema()
     said = f"public.{HISTORY} lacks column figures: batches are written, but without their times. To add it: spark-2pc"
@@ -295,9 +284,8 @@ def names(store: StateStore) -> list[str]:
     return [line.action for line in told(store)]
 
 
-def test_a_claim_says_who_when_and_how_the_data_lies(make: Make) -> None:
+def test_a_claim_says_who_when_and_how_the_data_lies(store: StateStore) -> None:
     """D2: a reader needs no arguments to compare both sides."""
-    store = make()
     row = claim(store, layout=LAYOUT)
     [line] = told(store)
     assert (line.transactional_id, line.action, line.batch_id, line.generation) == (ID, "claim", None, 1)
@@ -315,9 +303,8 @@ def test_a_claim_says_who_when_and_how_the_data_lies(make: Make) -> None:
     assert store.read_layout("another") is None
 
 
-def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
+def test_a_batch_that_goes_its_way_writes_no_line(store: StateStore) -> None:
     """Its COMMIT must not cost one write more."""
-    store = make()
     row = claim(store)
     store.mark_initialized(ID, row.generation, "4:9")
     decide(store, row)
@@ -326,15 +313,22 @@ def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
     assert names(store) == ["claim"]
 
 
-@pytest.mark.parametrize("operation", ACTION_OF)
-def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "action"),
+    [
+        ("accept_open", "open_transaction"),
+        ("accept_replay", "accept_replay"),
+        ("drop_batch", "drop"),
+        ("accept_loss", "accept_loss"),
+    ],
+)
+def test_what_a_person_decides_is_told_with_the_reason(store: StateStore, operation: str, action: str) -> None:
     """C5: under the claim that decides it, and by no claim that is older."""
-    store = make()
     row = reach(store, legal_before(operation)[0])
     after = call(store, operation, ID, row.generation)
     assert after is not None
     line = told(store)[-1]
-    assert (line.action, line.batch_id, line.generation) == (ACTION_OF[operation], after.batch_id, row.generation)
+    assert (line.action, line.batch_id, line.generation) == (action, after.batch_id, row.generation)
     assert (line.reason, line.detail) == (ALICE.reason, {})
     before = names(store)
     claim(store)
@@ -343,8 +337,7 @@ def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: st
     assert names(store) == [*before, "claim"]
 
 
-def test_lines_can_be_chosen(make: Make) -> None:
-    store = make()
+def test_lines_can_be_chosen(store: StateStore) -> None:
     for name in ("a", "b", "a"):
         claim(store, name)
     assert [line.transactional_id for line in store.read_actions(last=10)] == ["a", "b", "a"]
@@ -388,9 +381,8 @@ def test_without_history_only_what_needs_no_claim_is_told(make: Make) -> None:
     assert store.read_layout(ID) is None
 
 
-def test_what_changes_no_row_is_noted_under_the_claim_only(make: Make) -> None:
+def test_what_changes_no_row_is_noted_under_the_claim_only(store: StateStore) -> None:
     """D1: an abort that a driver is about to make; one that was overtaken makes none."""
-    store = make()
     row = claim(store)
     store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
     claim(store)
@@ -409,15 +401,15 @@ def test_the_role_is_that_which_logged_in(database: str) -> None:
     """D2: not the group in whose name it works."""
     group = f"group_{secrets.token_hex(4)}"
     with sql_store(database) as store:
-        execute(database, f"CREATE ROLE {group}")
-        execute(database, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {group}")
+        run_sql(database, f"CREATE ROLE {group}")
+        run_sql(database, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {group}")
         in_its_name = make_url(database).update_query_dict({"options": f"-c role={group}"})
         with sql_store(in_its_name.render_as_string(hide_password=False)) as working:
             claim(working)
-        [(role,)] = execute(database, "SELECT session_user")
+        [(role,)] = run_sql(database, "SELECT session_user")
         assert [line.role for line in told(store)] == [role]
-        execute(database, f"DROP OWNED BY {group}")
-        execute(database, f"DROP ROLE {group}")
+        run_sql(database, f"DROP OWNED BY {group}")
+        run_sql(database, f"DROP ROLE {group}")
 
 
 @pytest.mark.postgres

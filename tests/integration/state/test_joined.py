@@ -14,16 +14,16 @@ from sqlalchemy.orm import Session
 
 from jdbc_state import KeptRecords, SqlStateStore
 from jdbc_state.connections import driver_connection
-from jdbc_state.errors import CommitsLostError, LocalProtocolError, StateStoreError, SupersededError
+from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch, run_on_decide
-from tests.harness.sql import sessions
+from tests.harness.sql import run_sql, sessions
 from tests.integration.state.state_stores import (
     FIRST,
     ID,
     claim,
     decide,
-    execute,
+    refused,
     role,
     row_of,
     set_of,
@@ -140,13 +140,11 @@ def test_its_settings_hold_to_the_end_of_the_transaction(
 
 
 def test_a_role_that_may_not_make_the_table_is_told_how(store: SqlStateStore, database: str) -> None:
-    execute(database, f"DROP TABLE {store._tables.records.name}")
+    run_sql(database, f"DROP TABLE {store._tables.records.name}")
     with role(database) as (name, url):
-        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
-        refused = SqlStateStore(url, settings(keep_records=True, history_batches=0))
-        with closing(refused), pytest.raises(StateStoreError) as caught:
-            refused.prepare_schema()
-    assert "CREATE TABLE public.kafka_transaction_state_records" in str(caught.value)
+        run_sql(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        said = refused(url, keep_records=True, history_batches=0)
+    assert "CREATE TABLE public.kafka_transaction_state_records" in said
     assert store.read_kept(ID) is None
 
 
@@ -170,8 +168,8 @@ AUDIT = "INSERT INTO audit VALUES (:batch_id, :row_count)"
 
 @pytest.fixture
 def audited(database: str, sql: SqlStateStore) -> SqlStateStore:
-    execute(database, "CREATE TABLE audit (batch bigint PRIMARY KEY, rows bigint)")
-    execute(database, "CREATE TABLE target (id int)")
+    run_sql(database, "CREATE TABLE audit (batch bigint PRIMARY KEY, rows bigint)")
+    run_sql(database, "CREATE TABLE target (id int)")
     return sql
 
 
@@ -185,12 +183,12 @@ def decide_given(audited: SqlStateStore, given: Any) -> None:
 
 
 def audit(database: str) -> list[tuple[Any, ...]]:
-    return execute(database, "SELECT batch, rows FROM audit")
+    return run_sql(database, "SELECT batch, rows FROM audit")
 
 
 def left(database: str, audited: SqlStateStore) -> tuple[int, int, str]:
     """Lines of the audit, rows, and the decision."""
-    ((rows,),) = execute(database, "SELECT count(*) FROM target")
+    ((rows,),) = run_sql(database, "SELECT count(*) FROM target")
     return len(audit(database)), rows, row_of(audited).prepared_transaction_state
 
 

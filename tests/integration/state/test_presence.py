@@ -20,13 +20,12 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.testing import PostgresServer, wait_until
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.providers import Database as Server
-from tests.harness.sql import sessions
+from tests.harness.sql import run_sql, sessions
 from tests.integration.state.state_stores import (
     ID,
     SETTINGS,
     claim,
     decide,
-    execute,
     role,
     row_of,
     set_of,
@@ -65,7 +64,7 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
         assert liveness.alive is True
         assert "from 127.0.0.1, role postgres; claim 1, made at " in liveness.detail
         assert str(row.claimed_at) in liveness.detail
-        states = execute(database, "SELECT state, xact_start FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
+        states = run_sql(database, "SELECT state, xact_start FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
         assert states == [("idle", None)]
     wait_to_be_seen(operator, False)
     assert "no database session of claim 1" in seen(operator).detail
@@ -147,14 +146,14 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
 ) -> None:
     """C11, D10: it is said, and tried again."""
     with role(database) as (name, url):
-        execute(database, ddl(operator._settings, role=name))
-        execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 1")
+        run_sql(database, ddl(operator._settings, role=name))
+        run_sql(database, f"ALTER ROLE {name} CONNECTION LIMIT 1")
         with closing(SqlStateStore(url, operator._settings)) as driver:
             row = claim(driver)
             assert "cannot open the heartbeat session" in caplog.text
             assert "of-the-role" not in caplog.text
             decide(driver, row)
-            execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
+            run_sql(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
             wait_to_be_seen(operator, True)
         wait_to_be_seen(operator, False)
 
@@ -220,7 +219,7 @@ def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
         with driver.deciding(ID, row.generation):
             assert seen(looking).alive is True
         settings = "SELECT current_setting('idle_session_timeout'), current_setting('tcp_keepalives_idle')"
-        assert execute(url, settings) == execute(database, settings)
+        assert run_sql(url, settings) == run_sql(database, settings)
 
 
 def test_what_takes_transactions_is_not_refused(database: str, pooled: Callable[..., str]) -> None:

@@ -30,7 +30,8 @@ from tests.conftest import MakeTopic
 from tests.harness.damage import HISTORY, STATE
 from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker
-from tests.integration.state.state_stores import FIRST, admin, claim, execute, row_of, sql_store
+from tests.harness.sql import run_sql
+from tests.integration.state.state_stores import FIRST, admin, claim, row_of, sql_store
 
 #: Beside the time-out itself: for threads that begin and end on a busy machine.
 GRACE_S = 3.0
@@ -85,7 +86,7 @@ def test_every_condition_at_one_look(sinks: Sinks, capsys: pytest.CaptureFixture
     sinks.open("left-open")
     sinks.open("at-work", lives=True)
     sinks.decided("lost")
-    sinks.sql("DELETE FROM kafka_transaction_state WHERE transactional_id = :id", id=sinks.id_of("lost"))
+    sinks.sql("DELETE FROM kafka_transaction_state WHERE transactional_id = %s", sinks.id_of("lost"))
     found = look(sinks)
     assert conditions(found) == {
         "fine": "fine",
@@ -249,8 +250,8 @@ class Sinks:
         """A pair to begin a transaction with."""
         return client.usable_producer().producer
 
-    def sql(self, statement: str, **parameters: object) -> None:
-        execute(self.database, statement, **parameters)
+    def sql(self, statement: str, *values: object) -> None:
+        run_sql(self.database, statement, *values)
 
     def _send(self, transactional_id: str, pair: ProducerIdAndEpoch) -> dict[str, tuple[int, int]]:
         """Three records of a transaction; where they are."""

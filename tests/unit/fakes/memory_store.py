@@ -32,7 +32,7 @@ from jdbc_state.model import (
     legal_before,
     status_after,
 )
-from jdbc_state.state_store import DecidingTransaction, OneDecision, StateStore
+from jdbc_state.state_store import DecidingTransaction, StateStore
 
 _ADMIN_SHUTDOWN = "57P01"
 _UNDEFINED_TABLE = "42P01"
@@ -78,29 +78,23 @@ class MemoryConnection:
         self.statements.append((statement, parameters))
 
 
-class MemoryDecidingTransaction(OneDecision):
-    """See ``DecidingTransaction``. Made by :meth:`MemoryStateStore.deciding` only."""
+class MemoryDecidingTransaction(DecidingTransaction):
+    """Made by :meth:`MemoryStateStore.deciding` only."""
 
     def __init__(self, store: MemoryStateStore, transactional_id: str, generation: int) -> None:
-        super().__init__(transactional_id)
+        self.recorded = MemoryConnection()
+        super().__init__(transactional_id, cast("Connection", self.recorded))
         self.transactional_id = transactional_id
         self.generation = generation
-        self.recorded = MemoryConnection()
         self.pending: StateRow | None = None
         self.figures: Mapping[str, Any] | None = None
         self._store = store
 
-    @property
-    def connection(self) -> Connection:
-        self._check_open("use of the connection")
-        return cast("Connection", self.recorded)
-
-    def decide(self, decision: Decision) -> None:
+    def _write(self, decision: Decision) -> None:
         """Keep the row as it will be, for COMMIT."""
-        with self._deciding():
-            self.recorded.execute(DECIDE, decision)
-            self.figures = decision.figures
-            self.pending = self._store.moved(decision.move(self.transactional_id, self.generation))
+        self.recorded.execute(DECIDE, decision)
+        self.figures = decision.figures
+        self.pending = self._store.moved(decision.move(self.transactional_id, self.generation))
 
 
 class MemoryStateStore(StateStore):
@@ -253,7 +247,7 @@ class MemoryStateStore(StateStore):
             if row is not before:
                 self._write(row, history.EVENT_OF.get(move.operation, history.NOTED), move.figures)
                 if move.action:
-                    self._tell(row.transactional_id, row, move.action, move.detail)
+                    self._tell(row.transactional_id, row, move.action, move.detail or {})
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str, figures: Mapping[str, Any] | None = None) -> None:

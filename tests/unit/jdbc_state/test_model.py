@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ import jdbc_state
 from jdbc_state import DECIDED, DONE, NONE, OWED, TRANSITIONS, Decision, StateRow, StoreSettings, ddl
 from jdbc_state.claim import Claimant, carried_out
 from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
-from jdbc_state.model import DECIDE, STATUSES, Move, claim_refusal
+from jdbc_state.model import DECIDE, STATUSES, Move
 from jdbc_state.schema import StateTables
 from jdbc_state.versions import FoundTable, making, migration, refusal
 from spark_2pc_sink.choices.choice import state_command
@@ -29,20 +30,8 @@ ROW = StateRow(
     cluster_id="a",
     claimed_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
 )
-SETTINGS = StoreSettings(
-    state_schema='od"d',
-    state_table="state",
-    history_table="History",
-    history_batches=0,
-    connect_timeout_s=2,
-    connect_deadline_ms=1,
-    claim_lock_timeout_ms=1,
-    claim_deadline_ms=1,
-    lock_timeout_ms=1,
-    statement_timeout_ms=1,
-    idle_in_transaction_timeout_ms=1,
-    commit_timeout_ms=1,
-)
+CLAIMANT = Claimant(transactional_id="orders", cluster_id="a", query_id="query-1", run_id="run-1")
+SETTINGS = StoreSettings(state_schema='od"d', state_table="state", history_table="History", history_batches=0)
 
 
 def test_the_moves_are_those_of_the_recipe() -> None:
@@ -60,26 +49,27 @@ def test_the_moves_are_those_of_the_recipe() -> None:
 )
 def test_a_query_owns_its_row(row_query: str | None, query: str | None, *, refused: bool) -> None:
     """A10: two queries cannot share an identity."""
-    row = StateRow(**{**vars(ROW), "query_id": row_query, "cluster_id": "c"})
-    assert (claim_refusal(row, cluster_id="c", query_id=query, adopt=False) is not None) == refused
-    assert claim_refusal(row, cluster_id="c", query_id=query, adopt=True) is None
+    row, claimant = replace(ROW, query_id=row_query), replace(CLAIMANT, query_id=query)
+    with pytest.raises(ClaimRefusedError) if refused else nullcontext():
+        claimant.check(row)
+    replace(claimant, adopt=True).check(row)
 
 
 def test_a_refused_move_is_explained() -> None:
     """D1: overtaken is one thing, out of order another."""
     move = Move("mark_done", "orders", 3, {"settled": "5:1"})
-    done = StateRow(**{**vars(ROW), "status": DONE, "settled": "5:1"})
+    done = replace(ROW, status=DONE, settled="5:1")
     assert move.refused_by(done) is done
     with pytest.raises(LocalProtocolError, match=r"mark_done in state done .*: allowed only from decided; the row"):
-        move.refused_by(StateRow(**{**vars(done), "settled": "5:2"}))
-    for row in (None, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})):
+        move.refused_by(replace(done, settled="5:2"))
+    for row in (None, replace(ROW, generation=4, run_id="run-9")):
         with pytest.raises(SupersededError):
             move.refused_by(row)
 
 
 def test_a_decision_is_never_taken_for_a_repeat() -> None:
     """Its transaction wrote rows too, and they are not looked for."""
-    decided = StateRow(**{**vars(ROW), "status": DECIDED, "prepared_transaction_state": "1:2"})
+    decided = replace(ROW, status=DECIDED, prepared_transaction_state="1:2")
     with pytest.raises(LocalProtocolError, match="decide in state decided"):
         Move(DECIDE, "orders", 3, {"prepared_transaction_state": "1:2"}).refused_by(decided)
 
@@ -105,9 +95,9 @@ def test_the_tables_statements_can_be_run_by_somebody_else() -> None:
     assert statements.startswith('CREATE SCHEMA IF NOT EXISTS "od""d";\nCREATE TABLE IF NOT EXISTS "od""d".state (')
     assert "History" not in statements
     assert all(f"'{status}'" in statements for status in STATUSES)
-    with_history = ddl(StoreSettings(**{**vars(SETTINGS), "history_batches": 1}))
+    with_history = ddl(replace(SETTINGS, history_batches=1))
     assert '"od""d"."History"' in with_history
-    assert [column.name for column in StateTables.named(SETTINGS).state.primary_key] == ["transactional_id"]
+    assert [column.name for column in StateTables(SETTINGS).state.primary_key] == ["transactional_id"]
 
 
 def test_every_name_that_is_listed_can_be_had() -> None:
@@ -152,21 +142,11 @@ def test_a_writer_without_commands_is_told_what_to_call() -> None:
 
 def test_a_table_of_this_version_is_not_refused() -> None:
     """C15: any other is, by its name."""
-    tables = StateTables.named(SETTINGS)
+    tables = StateTables(SETTINGS)
     this = FoundTable(name="a.state", version=2, owner="owner", owned=False, lacks="")
-    assert refusal(this, tables, SETTINGS, where="h/d") is None
-    said = [refusal(replace(this, version=version), tables, SETTINGS, where="h/d") for version in (None, 1, 3)]
+    assert refusal(this, tables, where="h/d") is None
+    said = [refusal(replace(this, version=version), tables, where="h/d") for version in (None, 1, 3)]
     assert all(each is not None and "a.state" in each.operation for each in said)
-
-
-CLAIMANT = Claimant(
-    transactional_id="orders",
-    cluster_id="a",
-    query_id="query-1",
-    run_id="run-1",
-    adopt=False,
-    expected_generation=None,
-)
 
 
 def test_a_claim_is_checked_without_the_database_as_with_it() -> None:

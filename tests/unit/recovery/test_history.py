@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from jdbc_state import AcceptedLoss, Decision, StateStore
+from jdbc_state import Decision, StateStore
 from spark_2pc_sink import cli
 from spark_2pc_sink import history as from_outside
 from spark_2pc_sink.cli import exits
@@ -70,8 +70,8 @@ def store() -> Ticking:
     generation = take_over(made, query_id=None, run_id=None)
     made.mark_done(ID, generation, "5:2", action="commit", detail={"did": "committed 5:1"})
     made.take_empty_batch(ID, generation, 2, "5:1")
-    loss = AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={}, settled="5:9")
-    made.accept_loss(ID, generation, loss, detail={"did": "went on\nwithout 3", "batches": "3"})
+    did = {"did": "went on\nwithout 3", "batches": "3"}
+    made.accept_loss(ID, generation, "5:9", batch_id=3, record_count=7, kafka_offsets={}, detail=did)
     return made
 
 

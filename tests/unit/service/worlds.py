@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from jdbc_state import DECIDED, Decision, KeptRecords, StateRow
 from jdbc_state.errors import StateStoreError
-from jdbc_state.model import DECIDE, Move
+from jdbc_state.model import Move
 from jdbc_state.state_store import KeepingStore
 from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
@@ -136,8 +136,7 @@ class ScriptedStore(MemoryStateStore, KeepingStore):
                 self._rows[transactional_id] = self.moved(
                     Move("mark_done", transactional_id, generation, {"settled": settled})
                 )
-            columns, expected = decision.columns(), decision.expected
-            transaction.pending = self.moved(Move(DECIDE, transactional_id, generation, columns, expected=expected))
+            transaction.pending = self.moved(decision.move(transactional_id, generation))
             transaction.kept = None if self.never_kept else kept
         finally:
             self._rows[transactional_id] = before

@@ -17,7 +17,7 @@ from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.sink.bad_rows.bad_row import WINS, RefusedRow, find_refused, name_of, try_again
-from spark_2pc_sink.sink.rows.catalog import driver_connection
+from spark_2pc_sink.sink.rows.catalog import utf8_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,7 +140,7 @@ class TableSift:
 
     def _try(self, pieces: Sequence[CopyBytes], count: int, *, write: bool) -> ConstraintError | None:
         """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
-        with driver_connection(self._connection).cursor() as cursor:
+        with utf8_connection(self._connection).cursor() as cursor:
             cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
             try:
                 rows = self._table(self._connection)

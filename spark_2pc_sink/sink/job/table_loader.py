@@ -18,10 +18,10 @@ from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
 from spark_2pc_sink.sink.records import record_columns, record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
     SqlTableName,
-    driver_connection,
     read_target,
     table_oid,
     table_transaction,
+    utf8_connection,
 )
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.conflict_rule import ConflictRule, order_in_table
@@ -67,7 +67,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         "updated": list(plan.updated) if upsert else [],
         "deletes": plan.delete is not None,
     }
-    with driver_connection(connection).cursor() as cursor:
+    with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_PRIVILEGES, asked)
         [(role, database, insert, select, update, delete, temporary, row_security)] = cursor.fetchall()
     has = {"INSERT": insert, "SELECT": select, "UPDATE": update, "DELETE": delete}
@@ -100,7 +100,7 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
     )
     if len(bare_statements(where)) > 1:
         raise refused("upsert_where", where, "must be a single condition, without ';'", remedy)
-    with driver_connection(connection).cursor() as cursor:
+    with utf8_connection(connection).cursor() as cursor:
         try:
             cursor.execute(explain_statement(plan))
         except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
@@ -151,7 +151,7 @@ class TableLoader:
                     columns, self._rows.table, upsert_keys=self._rows.keys, primary_key=self._rows.primary_key
                 )
                 # Bypasses SQLAlchemy, with which psycopg2 would look for parameters after each percent sign of a name.
-                with driver_connection(connection).cursor() as cursor:
+                with utf8_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
             keyed, deletes = bool(self._rows.keys), expressions.delete is not None
             target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)

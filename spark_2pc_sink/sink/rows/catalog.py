@@ -439,7 +439,7 @@ def table_oid(connection: Connection, table: str) -> int | None:
         ConfigurationError: the name is invalid, or its schema is missing, or closed to the role.
     """
     wanted = SqlTableName.parse(table)
-    with driver_connection(connection).cursor() as cursor:
+    with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})
         [(schema_exists, closed, oid, role)] = cursor.fetchall()
     schema = "" if wanted.schema is None else quote_identifier(wanted.schema)
@@ -463,7 +463,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
     if oid is None:
         remedy = "create it, pass create_table=True to create it from the batch's schema, or name its schema"
         raise refused("table", table, "there is no such table in the database", remedy)
-    with driver_connection(connection).cursor() as cursor:
+    with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
         [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
         name = SqlTableName(name=relation, schema=schema)
@@ -495,7 +495,7 @@ def changed_column(
     return None
 
 
-def driver_connection(connection: Connection) -> psycopg2.extensions.connection:
+def utf8_connection(connection: Connection) -> psycopg2.extensions.connection:
     """The psycopg2 connection below a SQLAlchemy one, in the same transaction.
 
     COPY BINARY transfers text unchanged, and the server assumes the client's encoding. psycopg2 adopts the server's

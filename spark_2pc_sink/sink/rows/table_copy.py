@@ -30,10 +30,10 @@ from spark_2pc_sink.sink.rows.catalog import (
     SqlTableName,
     TableTree,
     changed_column,
-    driver_connection,
     identifiers,
     read_tree,
     refuse_unfit,
+    utf8_connection,
 )
 from spark_2pc_sink.sink.rows.copy_encoder import COPY_TRAILER
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
@@ -119,7 +119,7 @@ class TableRows(ABC):
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan, collects: SqlTableName | None = None) -> None:
-        self._connection = driver_connection(connection)
+        self._connection = utf8_connection(connection)
         self._plan = plan
         self._into = collects or plan.table
         self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
@@ -360,7 +360,7 @@ class TableCopy:
                 self._next = None
                 if taken is None:
                     if self._connection is not None:
-                        with driver_connection(self._connection).cursor() as cursor:
+                        with utf8_connection(self._connection).cursor() as cursor:
                             cursor.execute("SELECT 1")
                 elif self._targets[taken.frame.lane].waits:
                     self._spill(taken)
@@ -405,4 +405,4 @@ class TableCopy:
         if self._connection is not None:
             # A connection that has just broken cannot be cut any more, and need not be.
             with suppress(psycopg2.Error, OSError):
-                cut(driver_connection(self._connection))
+                cut(utf8_connection(self._connection))

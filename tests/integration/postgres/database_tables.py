@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.rows.catalog import read_target, utf8_connection
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
@@ -35,7 +35,7 @@ def transaction(url: str, *, commit: bool = True) -> Iterator[sa.Connection]:
 
 def run(url: str, *statements: str) -> None:
     """Statements in one transaction."""
-    with transaction(url) as connection, driver_connection(connection).cursor() as cursor:
+    with transaction(url) as connection, utf8_connection(connection).cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
@@ -43,7 +43,7 @@ def run(url: str, *statements: str) -> None:
 def run_alone(url: str, statement: str) -> None:
     """A statement that is to be in no transaction, as CREATE DATABASE."""
     engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection, driver_connection(connection).cursor() as cursor:
+    with engine.connect() as connection, utf8_connection(connection).cursor() as cursor:
         cursor.execute(statement)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.job.table_loader import check_condition
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, read_target, read_tree
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, read_target, read_tree, utf8_connection
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from tests.harness.remedies import sql_in
@@ -190,7 +190,7 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
     run(database, *PARTITIONED, "CREATE TABLE sub PARTITION OF orders DEFAULT PARTITION BY RANGE (id)")
     run(database, "CREATE TABLE subsub PARTITION OF sub DEFAULT")
     trigger(database, "BEFORE INSERT ON subsub FOR EACH ROW", "RETURN NEW;")
-    with transaction(database) as connection, driver_connection(connection).cursor() as cursor:
+    with transaction(database) as connection, utf8_connection(connection).cursor() as cursor:
         tree = read_tree(cursor, SqlTableName("orders", "public"), lock=True)
         cursor.execute(
             "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = 'orders'::regclass"

@@ -274,6 +274,10 @@ def test_the_json_of_a_row_is_the_same_before_and_behind_the_table(by_spark: str
     assert canonical_json(canonical_json(by_spark)) == canonical_json(by_spark)
 
 
+def test_a_negative_zero_is_zero_as_in_jsonb() -> None:
+    assert canonical_json('{"a":-0.0,"b":-0.50}') == '{"a":0.0,"b":-0.50}'
+
+
 def test_other_rows_have_other_json() -> None:
     """No digit of a number is lost: a replay with another row would pass for the same."""
     texts = ["1", "1.0", "1.00", "10", '"1"', "null", "12345678901234567890123456789012345.1", "true", "[]", "{}"]

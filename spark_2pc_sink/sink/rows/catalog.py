@@ -105,30 +105,13 @@ _TABLE_KINDS = ("r", "p")
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """A table, or another relation in its place, that must not get rows; names are in SQL spelling.
-
-    Attributes:
-        kind: ``pg_class.relkind``.
-        persistence: ``pg_class.relpersistence``.
-        parent: its parent if it is a partition.
-        unlogged: itself, after the unlogged tables that it refers to.
-    """
-
-    name: str
-    kind: str
-    persistence: str
-    parent: str | None
-    unlogged: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class TableTree:
     """The table and its partitions at one point in time.
 
     Attributes:
         partitioned: rows go to partitions; more may be attached while rows are written.
-        unfit: first of the table and its partitions that is not a table, or not a crash-safe one.
+        unfit: rule and remedy for the first of the table and its partitions that is not a table, or not a crash-safe
+            one.
         rule: first rule for INSERT or UPDATE; '' without one. COPY bypasses rules.
         delete_rule: first rule for DELETE; '' without one.
         triggers: True if any trigger is enabled.
@@ -139,7 +122,7 @@ class TableTree:
     """
 
     partitioned: bool = False
-    unfit: Unfit | None = None
+    unfit: tuple[str, str] | None = None
     rule: str = ""
     delete_rule: str = ""
     triggers: bool = False
@@ -161,13 +144,8 @@ def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: 
         return TableTree()
     cursor.execute(sql.SQL(_TREE).format(table=name))
     [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
-    found = None
-    if unfit is not None:
-        unfit_name, kind, persistence = unfit
-        cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(unfit_name)))
-        [(parent, unlogged)] = cursor.fetchall()
-        found = Unfit(unfit_name, kind, persistence, parent, tuple(unlogged))
-    return TableTree(partitioned, found, rule or "", delete_rule or "", *others)
+    why_unfit = None if unfit is None else _why_unfit(cursor, *unfit, partitioned=partitioned)
+    return TableTree(partitioned, why_unfit, rule or "", delete_rule or "", *others)
 
 
 _APPEND = "pass mode='append': COPY bypasses rules"
@@ -184,7 +162,7 @@ def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes:
             has a rule that would apply to an upsert or a deletion.
     """
     if tree.unfit is not None:
-        raise refused("table", str(table), *_why_unfit(tree.unfit, partitioned=tree.partitioned))
+        raise refused("table", str(table), *tree.unfit)
     for name, applies, effect, otherwise in (
         (tree.rule, upsert, "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
         (tree.delete_rule, deletes, "deletions: rows that delete_when removes may stay", _MARK_DELETED),
@@ -195,22 +173,26 @@ def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes:
             raise refused("table", str(table), rule, remedy)
 
 
-def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
-    """The violated rule, and the remedy."""
-    if unfit.kind in _TABLE_KINDS and unfit.persistence == "t":
-        return f"{unfit.name} is a temporary table, which ends with its session", "name a permanent table"
-    if unfit.kind in _TABLE_KINDS:
-        logged = "; ".join(f"ALTER TABLE {name} SET LOGGED" for name in unfit.unlogged)
-        return f"{unfit.name} is unlogged: a crash of the server would empty it, and batches are not repeated", logged
-    kind = _KINDS.get(unfit.kind, "not a table")
+def _why_unfit(
+    cursor: psycopg2.extensions.cursor, name: str, kind: str, persistence: str, *, partitioned: bool
+) -> tuple[str, str]:
+    """The violated rule, and the remedy; ``kind`` and ``persistence`` are those of ``pg_class``."""
+    cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(name)))
+    [(parent, unlogged)] = cursor.fetchall()
+    if kind in _TABLE_KINDS and persistence == "t":
+        return f"{name} is a temporary table, which ends with its session", "name a permanent table"
+    if kind in _TABLE_KINDS:
+        logged = "; ".join(f"ALTER TABLE {each} SET LOGGED" for each in unlogged)
+        return f"{name} is unlogged: a crash of the server would empty it, and batches are not repeated", logged
+    shown = _KINDS.get(kind, "not a table")
     if not partitioned:
-        return f"it is {kind}; it must be a plain or partitioned table", "name the table itself"
+        return f"it is {shown}; it must be a plain or partitioned table", "name the table itself"
     rule = (
-        f"its partition {unfit.name} is {kind}, whose server commits rows before this database decides the batch: they "
+        f"its partition {name} is {shown}, whose server commits rows before this database decides the batch: they "
         "would remain after an abort, and be duplicated after a crash"
     )
     below = "put the other partitions under a partitioned table of their own, and name that one"
-    return rule, f"ALTER TABLE {unfit.parent} DETACH PARTITION {unfit.name}; or {below}"
+    return rule, f"ALTER TABLE {parent} DETACH PARTITION {name}; or {below}"
 
 
 # The header of the varlena types that encode a length, or precision and scale, in their type modifier (VARHDRSZ).

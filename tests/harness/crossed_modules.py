@@ -128,7 +128,7 @@ def _run(batches: int) -> None:
         source = stack.enter_context(listener.open_attempt())
         plan = TaskPlan(
             encoding=EncodingOptions.of(kafka),
-            lanes=(LanePlan(topic="t", row_encoder=CopyPlan((column,), row_key="id")),),
+            lanes=(LanePlan(topic="t", row_encoder=CopyPlan((column,), row_keys=("id",))),),
             topics=Topics({"t": topic}),
             timestamp_ms=1,
             stream=source.address,

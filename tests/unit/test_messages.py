@@ -178,7 +178,7 @@ def avro(kind: Any, schema: Any) -> None:
 
 def copied(plan: ColumnPlan, values: Any) -> None:
     """Rows, of which none is encoded."""
-    encoder = CopyEncoder(replace(plan.copy_plan, row_key="id"))
+    encoder = CopyEncoder(replace(plan.copy_plan, row_keys=("id",)))
     try:
         encoder.encode(batch_of(values))
     finally:

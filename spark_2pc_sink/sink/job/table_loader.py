@@ -121,7 +121,7 @@ class TableLoader:
         #: What is written where; None before the table exists.
         self.plan: ColumnPlan | None = None
         self._columns: TableColumns | None = None
-        self._row_key: str | None = None
+        self._row_keys: tuple[str, ...] = ()
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
         """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
@@ -179,7 +179,7 @@ class TableLoader:
         self.plan = replace(plan, lane=self.lane.index)
         self._schema = batch.schema
         self._columns = replace(selected, types=tuple(field.dataType for field in fields))
-        self._row_key = record_columns.KEY if expressions.key and not self._rows.keys else None
+        self._row_keys = plan.upsert_keys or ((record_columns.KEY,) if expressions.key else ())
 
     @property
     def planned(self) -> tuple[ColumnPlan, TableColumns]:
@@ -189,7 +189,7 @@ class TableLoader:
         return self.plan, self._columns
 
     def encoder_plan(self) -> CopyPlan:
-        return replace(self.planned[0].copy_plan, row_key=self._row_key)
+        return replace(self.planned[0].copy_plan, row_keys=self._row_keys)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the deciding transaction."""

@@ -157,7 +157,7 @@ class DeadLetters:
             if not self.exists(connection):
                 return BadRows()
             found = connection.execute(query).all()
-        return BadRows(BadRow(bytes.fromhex(identity), *others) for identity, *others in found)
+        return BadRows(BadRow(*row) for row in found)
 
     def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
         """Write the dead letters of a batch, at least one, in the deciding transaction; earlier ones are replaced."""

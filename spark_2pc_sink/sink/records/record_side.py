@@ -88,7 +88,7 @@ def dead_letter_records(
     records = []
     for row in sorted(rows, key=lambda each: each.identity):
         columns = {**batch, **row.columns}
-        key = row.identity.hex().encode()
+        key = row.identity.encode()
         headers = [
             (HEADER_PREFIX + name.replace("_", "."), str(value).encode())
             for name, value in columns.items()

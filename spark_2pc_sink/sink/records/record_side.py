@@ -194,17 +194,32 @@ class DeadLetterTopic:
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
         """The partitions to which a batch's dead letters go."""
-        if self.name is None or not bad_rows:
-            return []
-        return list(self._contents(self.name, bad_rows, batch_id))
+        return list(dict.fromkeys(batch.partition for batch in self.encoded(bad_rows, batch_id).batches))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
         """Encode the dead letters of a batch."""
         if self.name is None or not bad_rows:
             return DeadLetterRecords()
-        kafka, batches = self._options.kafka, []
-        for partition, contents in self._contents(self.name, bad_rows, batch_id).items():
-            for part in cut_contents(contents, min(kafka.batch_bytes_max, self._bytes_max(self.name))):
+        options, kafka = self._options, self._options.kafka
+        partition_count = self._topics.counts([self.name])[self.name]
+        # The same for each replay, unless the topic is altered.
+        bytes_max = min(DEAD_LETTER_BYTES_MAX, kafka.max_request_bytes - REQUEST_BYTES)
+        allowed = self._topics.limits(self.name).message_bytes_max
+        if allowed is not None:
+            bytes_max = min(bytes_max, records_bytes_max(allowed))
+        records = dead_letter_records(
+            bad_rows.values(),
+            {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id},
+            table=str(options.dead_letter_name),
+            partition_count=partition_count,
+            bytes_max=bytes_max,
+        )
+        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        for number, content in records:
+            contents[TopicPartition(self.name, number)].append(content)
+        batches = []
+        for partition, found in contents.items():
+            for part in cut_contents(found, min(kafka.batch_bytes_max, bytes_max)):
                 made = encode_listed_batch(
                     partition.topic,
                     part,
@@ -236,27 +251,6 @@ class DeadLetterTopic:
             self._connections.drop()
             raise
 
-    def _contents(self, topic: str, bad_rows: BadRows, batch_id: int) -> dict[TopicPartition, list[bytes]]:
-        """The contents of the records, by partition."""
-        options = self._options
-        records = dead_letter_records(
-            bad_rows.values(),
-            {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id},
-            table=str(options.dead_letter_name),
-            partition_count=self._topics.counts([topic])[topic],
-            bytes_max=self._bytes_max(topic),
-        )
-        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        for number, content in records:
-            contents[TopicPartition(topic, number)].append(content)
-        return contents
-
-    def _bytes_max(self, topic: str) -> int:
-        """Maximum bytes of one record: the same for each replay, unless the topic is altered."""
-        allowed = self._topics.limits(topic).message_bytes_max
-        bounds = [DEAD_LETTER_BYTES_MAX, self._options.kafka.max_request_bytes - REQUEST_BYTES]
-        return min(bounds if allowed is None else [*bounds, records_bytes_max(allowed)])
-
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_topic", self.name, rule, remedy)
 
@@ -274,7 +268,7 @@ class RecordSide:
 
     def known(self) -> KnownTopics:
         """Metadata fetched from Kafka before the first record of a batch."""
-        counts = self.topics.counts(self._options.topics) if self._options.topics else {}
+        counts = self.topics.counts(self._options.topics)
         facts = {topic: self._facts(topic, count) for topic, count in counts.items()}
         return KnownTopics(facts, dead_letters=self.dead_letter_topic.name)
 

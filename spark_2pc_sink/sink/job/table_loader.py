@@ -23,8 +23,7 @@ from spark_2pc_sink.sink.rows.catalog import (
     table_transaction,
     utf8_connection,
 )
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.conflict_rule import ConflictRule, order_in_table
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, ConflictRule, plan_columns
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
@@ -141,6 +140,7 @@ class TableLoader:
             ignore=self._rows.mode == "insert_ignore",
             update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
             where=self._rows.upsert_where,
+            newer_by=order_by if self._rows.late_rows == "keep_newer" else None,
             unchanged=tuple(self._rows.unchanged_when or ()),
         )
         with table_transaction(self._database, self._options, "reading the target table") as connection:
@@ -170,10 +170,6 @@ class TableLoader:
                 conflict=conflict,
                 expressions=expressions.columns,
             )
-            if order_by is not None and order is not None and self._rows.late_rows == "keep_newer":
-                late_rows = order_in_table(order_by, expressions.columns, target, self._rows.keys, order)
-                conflict.check(plan.names, plan.upsert_keys, order_column=late_rows.column)
-                plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
             check_condition(connection, plan)
         self.plan = replace(plan, lane=self.lane.index)

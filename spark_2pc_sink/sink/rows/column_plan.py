@@ -15,10 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
-from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
 from spark_2pc_sink.sink.rows.copy_encoder import (
     DELETE_COLUMN,
     ORDER_COLUMN,
@@ -49,6 +49,39 @@ _TEXT_OID = 25
 _JSON_KEY_TYPES = (*TEXTS, *INTEGERS, "DecimalType", "BooleanType")
 #: Spark orders texts of any other collation by its own rules, which no other program implements.
 _BYTE_COLLATION: Final = "UTF8_BINARY"
+#: pg_type.typname of texts that PostgreSQL orders by their bytes with collation "C".
+BYTE_ORDERED: Final = ("text", "varchar")
+#: pg_type.typname of the types that PostgreSQL orders as Spark orders their stored values. Excluded: char(n), which
+#: ignores blanks, and uuid, jsonb and interval, with equal values that are spelled in several ways.
+_ORDERED: Final = frozenset(
+    {"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea", "date", "time", "timestamp", "timestamptz"}
+    | set(BYTE_ORDERED)
+)
+
+
+@dataclass(frozen=True)
+class ConflictRule:
+    """The treatment of a row whose key is already in the table.
+
+    Attributes:
+        ignore: the existing row stays unchanged (``mode="insert_ignore"``).
+        update_columns: which columns of the existing row change; None for all that are written.
+        where: SQL over ``EXCLUDED`` and the table's name, as in PostgreSQL's ``ON CONFLICT … DO UPDATE … WHERE``: the
+            existing row changes if this is None or true.
+        newer_by: upsert_order_by, if the existing row changes only for a row that is as new by it, or newer
+            (``upsert_late_rows="keep_newer"``).
+        unchanged: columns for which a row may carry no value (``unchanged_when``); the existing row keeps its own.
+    """
+
+    ignore: bool = False
+    update_columns: tuple[str, ...] | None = None
+    where: str | None = None
+    newer_by: str | None = None
+    unchanged: tuple[str, ...] = ()
+
+
+#: The existing row takes all values of the new one.
+REPLACE: Final = ConflictRule()
 
 
 @dataclass(frozen=True)
@@ -87,7 +120,8 @@ class ColumnPlan:
     Attributes:
         upsert_keys: in the order of the unique index; empty for append.
         order: with upsert_order_by, the column that carries it; it is copied last and never stored.
-        late_rows: how rows older than those of the table are detected and skipped; None if they replace them.
+        late_by: the table's column by which rows older than the existing one are detected and skipped; None if they
+            replace it.
         delete: with delete_when, the column that carries it; it is copied after all others and never stored.
         conflict: treatment of a row whose key is in the table.
         lane: lane of the rows, if several go into one transaction.
@@ -97,7 +131,7 @@ class ColumnPlan:
     columns: tuple[PlannedColumn, ...]
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None
-    late_rows: LateRows | None = None
+    late_by: TargetColumn | None = None
     delete: PlannedColumn | None = None
     conflict: ConflictRule = REPLACE
     lane: int = 0
@@ -125,7 +159,10 @@ class ColumnPlan:
     @property
     def updated(self) -> tuple[str, ...]:
         """The columns that change in a row whose key is in the table."""
-        return self.conflict.updated(self.names, self.upsert_keys)
+        if self.conflict.ignore:
+            return ()
+        chosen = self.names if self.conflict.update_columns is None else self.conflict.update_columns
+        return tuple(name for name in self.names if name in chosen and name not in self.upsert_keys)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -183,16 +220,18 @@ def plan_columns(
         # A row may carry no value for an unchanged column; PostgreSQL rejects an actual null.
         nullable = name in conflict.unchanged or (column.nullable and name not in keys)
         columns.append(_planned(name, types[name], target, column, nullable=nullable, source_sql=source_sql[name]))
-    conflict.check(names, keys)
-    _check_updated(conflict.updated(names, keys) if keys else (), target)
-    return ColumnPlan(
+    plan = ColumnPlan(
         table=target.table,
         columns=tuple(columns),
         upsert_keys=keys,
         order=None if order is None else _planned_own(ORDER_COLUMN, *order_column(order), nullable=True),
+        late_by=_late_by(conflict.newer_by, order, target, source_sql, keys),
         delete=_PLANNED_DELETE if deletes else None,
         conflict=conflict,
     )
+    if keys:
+        _check_updated(plan, target)
+    return plan
 
 
 # --- names and keys ----------------------------------------------------------------------------------------------
@@ -220,10 +259,23 @@ def _target_columns(
     return found
 
 
-def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
-    fixed = [column.name for column in target.columns if column.always_identity and column.name in updated]
+def _check_updated(plan: ColumnPlan, target: TargetTable) -> None:
+    """Refuse a conflict rule by which a column would be updated that cannot be, or never the one of late rows."""
+    conflict, names, keys = plan.conflict, plan.names, plan.upsert_keys
+    for option, given in (("update_columns", conflict.update_columns or ()), ("unchanged_when", conflict.unchanged)):
+        for name in given:
+            if name not in names or name in keys:
+                why = "an upsert key, which never changes" if name in keys else "not among the columns that are written"
+                others = ", ".join(other for other in names if other not in keys)
+                raise refused(option, list(given), f"{name!r} is {why}", f"the columns are {others}")
+    if plan.late_by is not None and plan.late_by.name not in plan.updated:
+        late_by = plan.late_by.name
+        rule = f"late rows are detected by column {late_by!r}, which would never be updated"
+        remedy = f"add {late_by!r}, or leave late rows at 'replace'"
+        raise refused("update_columns", list(conflict.update_columns or ()), rule, remedy)
+    fixed = [column.name for column in target.columns if column.always_identity and column.name in plan.updated]
     if fixed:
-        others = [name for name in updated if name not in fixed]
+        others = [name for name in plan.updated if name not in fixed]
         by_default = f"ALTER TABLE {target.altered} ALTER COLUMN {quote_identifier(fixed[0])} SET GENERATED BY DEFAULT"
         rule = (
             f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and not an upsert key: PostgreSQL can insert "
@@ -283,6 +335,41 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
             change = kept if column.retype_blocker else retyped(target, column, to, quoted(column.name))
             return f"an index cannot order {column.type_name}: {change}"
     return f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(map(quote_identifier, upsert_keys))})"
+
+
+def _late_by(
+    order_by: str | None,
+    order: DataType | None,
+    target: TargetTable,
+    source_sql: Mapping[str, str],
+    upsert_keys: Sequence[str],
+) -> TargetColumn | None:
+    """The column that holds upsert_order_by, which the database has to order as Spark does."""
+    if order_by is None:
+        return None
+    spellings = (order_by.strip(), quoted(order_by))
+    names = [name for name, text in source_sql.items() if name not in upsert_keys and text.strip() in spellings]
+    holding = [column for column in map(target.column, names) if column is not None]
+    if not holding:
+        raise _refused_order(
+            f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} other "
+            "than an upsert key holds it",
+            f"write it to a column too, with columns={{..., 'updated': {order_by!r}}}",
+        )
+    column = next((each for each in holding if not each.is_array and each.base_type in _ORDERED), None)
+    if column is None:
+        column = holding[0]
+        as_text = f"{retyped(target, column, 'text', order_by)}; or " if type(order).__name__ in TEXTS else ""
+        raise _refused_order(
+            f"column {column.name!r} of {target.table} holds upsert_order_by, and PostgreSQL does not order "
+            f"{column.type_name} as Spark does",
+            f"{as_text}order by a number or a timestamp",
+        )
+    return column
+
+
+def _refused_order(rule: str, remedy: str) -> ConfigurationError:
+    return refused("upsert_late_rows", "keep_newer", rule, f"{remedy}; or leave it at upsert_late_rows='replace'")
 
 
 # --- types -------------------------------------------------------------------------------------------------------

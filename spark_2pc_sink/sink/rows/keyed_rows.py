@@ -19,6 +19,7 @@ from psycopg2 import sql
 from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, identifiers
+from spark_2pc_sink.sink.rows.column_plan import BYTE_ORDERED
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, count
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.rows.catalog import TableTree
+    from spark_2pc_sink.sink.rows.catalog import TableTree, TargetColumn
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 
 
@@ -140,8 +141,8 @@ def _write_statement(
     there = target_alias(plan)
     update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in plan.updated)
     guards: list[sql.Composable] = []
-    if plan.late_rows is not None:
-        guards.append(plan.late_rows.not_older(given=_EXCLUDED, there=there))
+    if plan.late_by is not None:
+        guards.append(_not_older(plan.late_by, there))
     if plan.conflict.where is not None:
         # A newline follows: the condition may end with a comment.
         guards.append(sql.SQL("({}\n)").format(sql.SQL(plan.conflict.where)))
@@ -159,6 +160,17 @@ def _write_statement(
         source=_winners(plan, deleting=False, complete=True) if source is None else source,
         keys=identifiers(plan.upsert_keys),
         action=sql.SQL("DO UPDATE SET {}{}").format(update, where) if plan.updated else sql.SQL("DO NOTHING"),
+    )
+
+
+def _not_older(column: TargetColumn, there: str) -> sql.Composable:
+    """True if the new row may replace ``there``, the one in the table: it is as new, or newer.
+
+    Null is less than any value, as among the rows of a batch. The result may be null instead of false.
+    """
+    collated = sql.SQL(' COLLATE pg_catalog."C"') if column.base_type in BYTE_ORDERED else sql.SQL("")
+    return sql.SQL("({there} IS NULL OR {given}{collated} >= {there}{collated})").format(
+        given=sql.Identifier(_EXCLUDED, column.name), there=sql.Identifier(there, column.name), collated=collated
     )
 
 
@@ -323,7 +335,7 @@ class KeyedRows(TableRows):
     @property
     def _counts_skipped(self) -> bool:
         """If both a guard of the plan and a trigger may skip rows, those of the guard are counted."""
-        guarded = self._plan.conflict.where is not None or self._plan.late_rows is not None
+        guarded = self._plan.conflict.where is not None or self._plan.late_by is not None
         return guarded and self._tree.skipping_triggers
 
     def _check_written(self, cursor: psycopg2.extensions.cursor, tree: TableTree, given: int) -> None:

@@ -12,8 +12,7 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import read_target, utf8_connection
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
+from spark_2pc_sink.sink.rows.column_plan import REPLACE, ColumnPlan, ConflictRule, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows

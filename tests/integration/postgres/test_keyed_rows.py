@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from decimal import Decimal
 from itertools import combinations
 from pathlib import Path
@@ -30,8 +29,7 @@ from sqlalchemy.exc import DBAPIError
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.sink.rows.catalog import read_target
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-from spark_2pc_sink.sink.rows.conflict_rule import order_in_table
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, ConflictRule
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.rows.keyed_rows import SHOWN_KEYS_MAX
 from tests.harness.providers import Database
@@ -385,10 +383,7 @@ def guarded(
     url: str, fields: Mapping[str, t.DataType] = ORDERS, *, order: t.DataType = LONG, order_by: str = "version"
 ) -> ColumnPlan:
     """A plan that keeps rows that are newer."""
-    plan = plan_of(url, fields, keys=["id"], order=order)
-    with transaction(url) as connection:
-        target = read_target(connection, "orders")
-    return replace(plan, late_rows=order_in_table(order_by, {name: name for name in fields}, target, ["id"], order))
+    return plan_of(url, fields, keys=["id"], order=order, conflict=ConflictRule(newer_by=order_by))
 
 
 def versions(*values: tuple[int, int | None]) -> pa.RecordBatch:
@@ -418,8 +413,6 @@ def test_a_row_that_is_older_than_that_of_the_table_is_passed_over(database: str
 )
 def test_where_the_table_cannot_tell_which_is_newer(database: str, column: str, order_by: str, said: str) -> None:
     run(database, f"CREATE TABLE orders (id bigint PRIMARY KEY, {column})")
-    with transaction(database) as connection:
-        target = read_target(connection, "orders")
-    columns = {name.name: name.name for name in target.columns}
+    fields = {"id": LONG, column.split(maxsplit=1)[0]: t.StringType()}
     with pytest.raises(ConfigurationError, match=f"keep_newer.*{said}"):
-        order_in_table(order_by, columns, target, ["id"], LONG)
+        guarded(database, fields, order_by=order_by)

@@ -14,8 +14,7 @@ from spark_2pc_sink.errors import ConfigurationError, ConstraintError, Duplicate
 from spark_2pc_sink.sink.job.table_loader import check_condition
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, read_target, read_tree, utf8_connection
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
+from spark_2pc_sink.sink.rows.column_plan import REPLACE, ColumnPlan, ConflictRule
 from tests.harness.remedies import sql_in
 from tests.integration.postgres.database_tables import (
     create,

@@ -247,7 +247,8 @@ class CopyEncoder:
             if offenders is not None:
                 first = _first(offenders)
                 row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
-                raise self._refusal(batch, column, row, _shown(scalars[first]), check.rule)
+                rule = check.rule.format(column.type_name)
+                raise self._refusal(batch, column, row, _shown(scalars[first]), rule)
         return _wire(column, values, scalars)
 
     def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:

@@ -27,7 +27,7 @@ from spark_2pc_sink.wire.arrow_layout import Int64Array, as_binary, binary_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 # Four-digit years: Arrow's casts write them like Java, and all texts of a column have the same length.
@@ -230,6 +230,8 @@ NESTED: Final = "to_json"
 WRAPPED: Final = "to_json(struct)"
 #: Kinds for which tasks do not need the column itself.
 _MADE_BY_SPARK: Final = frozenset({NESTED, WRAPPED})
+#: Kinds with a column that Spark computes.
+_MADE: Final = _FLOATS | _MADE_BY_SPARK | {ZONED}
 _BARE: Final = _NUMBERS | _FLOATS | _MADE_BY_SPARK
 
 
@@ -284,26 +286,22 @@ def json_fields(schema: StructType, settings: Mapping[str, str]) -> tuple[JsonFi
         return None
     fields = []
     for number, field in enumerate(schema.fields):
-        kind, made = _kind(field, settings)
-        fields.append(JsonField(field.name, kind, f"_2pc_json_{number}" if made else None, keeps_nulls))
+        kind = _kind(field.dataType, settings)
+        fields.append(JsonField(field.name, kind, f"_2pc_json_{number}" if kind in _MADE else None, keeps_nulls))
     return tuple(fields)
 
 
-def _kind(field: StructField, settings: Mapping[str, str]) -> tuple[str, bool]:
-    """The kind of a field, and whether Spark computes a column for it."""
-    kind = type(field.dataType).__name__
-    if kind in _FLOATS:
-        return kind, True
+def _kind(data_type: DataType, settings: Mapping[str, str]) -> str:
+    kind = type(data_type).__name__
     if kind in _NESTED:
-        return NESTED, True
+        return NESTED
     if kind in _TIMES and settings[TIME_PARSER].upper() == "LEGACY":
-        return WRAPPED, True
+        return WRAPPED
     if kind == "TimestampType" and settings[TIME_ZONE] not in _UTC:
-        return (ZONED if settings[OFFSET_SECONDS].lower() == "true" else WRAPPED), True
-    plain = not isinstance(field.dataType, DecimalType) or field.dataType.scale >= 0
-    if plain and kind in {"StringType", "BinaryType", *_NUMBERS, *_TIMES}:
-        return kind, False
-    return WRAPPED, True
+        return ZONED if settings[OFFSET_SECONDS].lower() == "true" else WRAPPED
+    if isinstance(data_type, DecimalType) and data_type.scale < 0:
+        return WRAPPED
+    return kind if kind in {"StringType", "BinaryType", *_FLOATS, *_NUMBERS, *_TIMES} else WRAPPED
 
 
 def made_sql(field: JsonField) -> str:

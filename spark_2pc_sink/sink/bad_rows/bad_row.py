@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -159,6 +161,29 @@ class BadRows(dict[str, BadRow]):
             row = replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
             rows[found.identity] = row
         return BadRows(rows.values())
+
+
+def canonical_json(text: str) -> str:
+    """The canonical form of a JSON text: the same for the text and for PostgreSQL's ``jsonb`` of it.
+
+    ``jsonb`` orders the keys of an object, writes numbers without an exponent, and has no U+0000: it becomes U+FFFD, as
+    invalid text does in to_json. Here keys are in code point order, since the order of ``jsonb`` is not guaranteed.
+    """
+    return _json(json.loads(text, parse_float=Decimal, parse_int=Decimal))
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        members = {name.replace("\0", "\ufffd"): member for name, member in value.items()}
+        return f"{{{','.join(f'{_json(name)}:{_json(members[name])}' for name in sorted(members))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, Decimal):
+        # PostgreSQL's numeric has no negative zero, and keeps as many digits after the point as the text has.
+        return format(value.copy_abs() if value.is_zero() else value, "f")
+    if isinstance(value, str):
+        value = value.replace("\0", "\ufffd")
+    return json.dumps(value, ensure_ascii=False)
 
 
 _ROW_BYTES: Final = struct.Struct("!q")

@@ -7,7 +7,6 @@ changed.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -34,7 +33,7 @@ from sqlalchemy.schema import CreateTable
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
 from spark_2pc_sink.sink.rows.catalog import table_transaction
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 _TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 255
-# The escape itself, preceded by an even number of backslashes.
-_ESCAPED_NUL: Final = re.compile(r"((?<!\\)(?:\\\\)*)\\u0000")
 #: Required privileges on the table. DELETE: a rewritten batch replaces its earlier dead letters.
 PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")
 #: Used only for its spelling of types and names; psycopg2's would write % as %%.
@@ -164,9 +161,8 @@ class DeadLetters:
         connection.execute(delete(self.table).where(*self._of(batch_id)))
         options = self._options
         key = {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id}
-        # The row as text: SQLAlchemy would encode it as JSON a second time. U+0000, which jsonb lacks, becomes U+FFFD,
-        # as to_json replaces invalid text.
-        lines = [key | row.columns | {"row": _ESCAPED_NUL.sub(r"\1\\ufffd", row.row)} for row in bad_rows.values()]
+        # The row as text: SQLAlchemy would encode it as JSON a second time.
+        lines = [key | row.columns | {"row": canonical_json(row.row)} for row in bad_rows.values()]
         connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
 
     def _of(self, batch_id: int) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     BadRow,
     BadRows,
     RefusedRow,
+    canonical_json,
     find_refused,
     name_of,
     pack_rows,
@@ -30,7 +31,6 @@ from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
     DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
-    canonical_json,
     dead_letter_records,
 )
 from spark_2pc_sink.wire.batch_format import Record

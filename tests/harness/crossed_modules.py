@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
@@ -28,7 +29,6 @@ from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
-from spark_2pc_sink.sink.rows.catalog import SqlTableName
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
 from spark_2pc_sink.sink.stream.background_task import attempt_threads
@@ -48,7 +48,7 @@ class _Table:
     """`TableRows` over a cursor that only reads."""
 
     rowcount = 0
-    statement = copy_statement(SqlTableName("t"), ["id"])
+    statement = copy_statement(TableName("t"), ["id"])
 
     def copy_expert(self, _statement: object, source: Any, size: int) -> None:
         while source.read(size):

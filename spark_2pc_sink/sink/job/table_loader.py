@@ -11,13 +11,12 @@ from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
 from spark_2pc_sink.sink.records import record_columns, record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
-    SqlTableName,
     read_target,
     table_oid,
     table_transaction,
@@ -240,7 +239,7 @@ class LaneTables:
             raise
 
 
-def references_of(connection: Connection, tables: Sequence[SqlTableName]) -> set[tuple[int, int]]:
+def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:
     """References between some tables, by index: (1, 0) if the second refers to the first."""
     oids = list(connection.execute(_OIDS, {"names": [str(table) for table in tables]}).scalars())
     found = connection.execute(_REFERENCES, {"tables": oids})

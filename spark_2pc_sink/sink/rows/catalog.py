@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from psycopg2 import sql
-
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 
@@ -24,27 +22,14 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 
-@dataclass(frozen=True)
-class SqlTableName(TableName):
-    """A table, with or without its schema, for use in a statement."""
+def identifiers(columns: Iterable[str]) -> str:
+    return ", ".join(map(quote_identifier, columns))
 
-    @property
-    def identifier(self) -> sql.Identifier:
-        return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
-
-
-def identifiers(columns: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, columns))
-
-
-# The lock that INSERT and COPY take, taken some statements earlier, so the table cannot be altered between check and
-# rows. ONLY, since the partitions' own definitions follow the parent's.
-_LOCK = "LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE; "
 
 # Most tables are plain ones without further details.
 _PLAIN = """
 SELECT relkind = 'r' AND relpersistence = 'p' AND NOT relhasrules AND NOT relhastriggers
-FROM pg_catalog.pg_class WHERE oid = {table}::regclass
+FROM pg_catalog.pg_class WHERE oid = %(table)s::regclass
 """
 
 # Not pg_partition_tree, which locks every partition: altering one of them would block each batch. Only a partitioned
@@ -53,7 +38,7 @@ FROM pg_catalog.pg_class WHERE oid = {table}::regclass
 # tgtype: 1 is FOR EACH ROW, 2 is BEFORE. ev_enabled and tgenabled: D is DISABLE.
 _TREE = """
 WITH RECURSIVE tree AS (
-  SELECT c.oid, c.relkind, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = {table}::regclass
+  SELECT c.oid, c.relkind, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = %(table)s::regclass
   UNION ALL
   SELECT c.oid, c.relkind, c.relpersistence
   FROM tree t
@@ -64,14 +49,14 @@ WITH RECURSIVE tree AS (
   SELECT tgtype & 3 = 3 AS skips FROM pg_catalog.pg_trigger
   WHERE tgrelid IN (SELECT oid FROM tree) AND NOT tgisinternal AND tgenabled <> 'D'
 )
-SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
+SELECT (SELECT relkind = 'p' FROM tree WHERE oid = %(table)s::regclass),
   (SELECT ARRAY[oid::regclass::text, relkind::text, relpersistence::text] FROM tree
    WHERE relkind NOT IN ('r', 'p') OR relpersistence = 't' OR (relkind = 'r' AND relpersistence = 'u')
    ORDER BY oid LIMIT 1),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
-   WHERE ev_class = {table}::regclass AND ev_type IN ('2', '3') AND ev_enabled <> 'D'),
+   WHERE ev_class = %(table)s::regclass AND ev_type IN ('2', '3') AND ev_enabled <> 'D'),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
-   WHERE ev_class = {table}::regclass AND ev_type = '4' AND ev_enabled <> 'D'),
+   WHERE ev_class = %(table)s::regclass AND ev_type = '4' AND ev_enabled <> 'D'),
   (SELECT count(*) > 0 FROM triggers), (SELECT coalesce(bool_or(skips), false) FROM triggers),
   (SELECT coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint FROM tree),
   pg_catalog.current_setting('track_counts')::boolean
@@ -81,14 +66,14 @@ SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
 # table must not refer to them.
 _AROUND = """
 WITH RECURSIVE referred AS (
-  SELECT {table}::regclass AS at, ARRAY[{table}::regclass] AS path
+  SELECT %(table)s::regclass AS at, ARRAY[%(table)s::regclass] AS path
   UNION ALL
   SELECT k.confrelid::regclass, r.path || k.confrelid::regclass
   FROM referred r
   JOIN pg_catalog.pg_constraint k ON k.conrelid = r.at AND k.contype = 'f' AND k.confrelid <> ALL (r.path)
   JOIN pg_catalog.pg_class c ON c.oid = k.confrelid AND c.relpersistence = 'u'
 )
-SELECT (SELECT inhparent::regclass::text FROM pg_catalog.pg_inherits WHERE inhrelid = {table}::regclass LIMIT 1),
+SELECT (SELECT inhparent::regclass::text FROM pg_catalog.pg_inherits WHERE inhrelid = %(table)s::regclass LIMIT 1),
   ARRAY(SELECT at::text FROM referred GROUP BY at ORDER BY max(cardinality(path)) DESC)
 """
 
@@ -135,14 +120,16 @@ class TableTree:
         return (self.triggers and not self.counted) or self.deleted != before.deleted + deleted
 
 
-def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: bool) -> TableTree:
+def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
     """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message."""
-    name = sql.Literal(str(table))
-    plain = sql.SQL(_PLAIN).format(table=name)
-    cursor.execute(sql.SQL(_LOCK).format(table.identifier) + plain if lock else plain)
+    # The lock that INSERT and COPY take, taken some statements earlier, so that the table cannot be altered between the
+    # check and the rows. ONLY, since the partitions' own definitions follow the parent's.
+    locking = f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE; ".replace("%", "%%") if lock else ""
+    named = {"table": str(table)}
+    cursor.execute(locking + _PLAIN, named)
     if cursor.fetchall() == [(True,)]:
         return TableTree()
-    cursor.execute(sql.SQL(_TREE).format(table=name))
+    cursor.execute(_TREE, named)
     [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
     why_unfit = None if unfit is None else _why_unfit(cursor, *unfit, partitioned=partitioned)
     return TableTree(partitioned, why_unfit, rule or "", delete_rule or "", *others)
@@ -152,7 +139,7 @@ _APPEND = "pass mode='append': COPY bypasses rules"
 _MARK_DELETED = "leave out delete_when, and mark deleted rows in a column"
 
 
-def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes: bool = False) -> None:
+def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:
     """Refuse a target in which rows could be lost, or exist without the decision.
 
     With ``upsert`` rows are inserted, otherwise copied; with ``deletes`` some are also deleted.
@@ -177,7 +164,7 @@ def _why_unfit(
     cursor: psycopg2.extensions.cursor, name: str, kind: str, persistence: str, *, partitioned: bool
 ) -> tuple[str, str]:
     """The violated rule, and the remedy; ``kind`` and ``persistence`` are those of ``pg_class``."""
-    cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(name)))
+    cursor.execute(_AROUND, {"table": name})
     [(parent, unlogged)] = cursor.fetchall()
     if kind in _TABLE_KINDS and persistence == "t":
         return f"{name} is a temporary table, which ends with its session", "name a permanent table"
@@ -393,14 +380,14 @@ class TargetTable:
         partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
     """
 
-    table: SqlTableName
+    table: TableName
     columns: tuple[TargetColumn, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
-    root: SqlTableName | None = None
+    root: TableName | None = None
     partition_key: tuple[str, ...] = ()
 
     @property
-    def altered(self) -> SqlTableName:
+    def altered(self) -> TableName:
         """The table named by a statement about its columns."""
         return self.root or self.table
 
@@ -420,7 +407,7 @@ def table_oid(connection: Connection, table: str) -> int | None:
     Raises:
         ConfigurationError: the name is invalid, or its schema is missing, or closed to the role.
     """
-    wanted = SqlTableName.parse(table)
+    wanted = TableName.parse(table)
     with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})
         [(schema_exists, closed, oid, role)] = cursor.fetchall()
@@ -441,27 +428,25 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
         ConfigurationError: as `table_oid` and `refuse_unfit`; there is no such table, or this connection would not send
             text in UTF-8.
     """
-    wanted, oid = SqlTableName.parse(table), table_oid(connection, table)
+    wanted, oid = TableName.parse(table), table_oid(connection, table)
     if oid is None:
         remedy = "create it, pass create_table=True to create it from the batch's schema, or name its schema"
         raise refused("table", table, "there is no such table in the database", remedy)
     with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
         [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
-        name = SqlTableName(name=relation, schema=schema)
+        name = TableName(relation, schema)
         refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
         cursor.execute(_HELD, (root_oid,))
         blockers = dict(cursor.fetchall())
         columns = (replace(each, retype_blocker=blockers.get(each.name, "")) for each in _columns(cursor, oid))
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(tuple(names) for (names,) in cursor.fetchall())
-        root = None if root_oid == oid else SqlTableName(name=root_relation, schema=root_schema)
+        root = None if root_oid == oid else TableName(root_relation, root_schema)
         return TargetTable(name, tuple(columns), unique_keys, root, tuple(partition_key))
 
 
-def changed_column(
-    cursor: psycopg2.extensions.cursor, table: SqlTableName, columns: Iterable[TargetColumn]
-) -> str | None:
+def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
     """Describe which of ``columns`` is no longer stored as it was read, or writable by rows; None if all are.
 
     COPY BINARY has no types: eight bytes encoded for a bigint are accepted unchanged by a column that has become double

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import (
     DELETE_COLUMN,
     ORDER_COLUMN,
@@ -127,7 +127,7 @@ class ColumnPlan:
         lane: lane of the rows, if several go into one transaction.
     """
 
-    table: SqlTableName
+    table: TableName
     columns: tuple[PlannedColumn, ...]
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None

@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.sink.rows.catalog import SqlTableName
+    from spark_2pc_sink.options.names import TableName
 
 
 # SQLSTATE classes of errors in a row, or in a trigger that it fires. Deterministic: the same rows would be refused
@@ -56,7 +56,7 @@ _CORRECT_FUNCTION: Final = "correct the function that the message names, which a
 
 
 @contextmanager
-def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
+def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
     """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Other errors are propagated unchanged.
 
     Deadlocks, serialization failures, timeouts and lost connections are not about the rows: the owner of the

@@ -20,14 +20,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import psycopg2
 import psycopg2.errors
 import psycopg2.extensions
-from psycopg2 import sql
 
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.catalog import (
-    SqlTableName,
     TableTree,
     changed_column,
     identifiers,
@@ -82,11 +81,11 @@ class CopyReader:
             raise
 
 
-def copy_statement(table: SqlTableName, columns: Sequence[str]) -> sql.Composable:
-    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
+def copy_statement(table: TableName, columns: Iterable[str]) -> str:
+    return f"COPY {table} ({identifiers(columns)}) FROM STDIN (FORMAT binary)"
 
 
-def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pieces: Iterable[CopyBytes]) -> int:
+def copy_rows(cursor: psycopg2.extensions.cursor, statement: str, pieces: Iterable[CopyBytes]) -> int:
     """Copy rows into a table by `copy_statement`, and return their number; raises what ``pieces`` raises."""
     reader = CopyReader(pieces)
     source: Any = reader  # COPY FROM calls only read() of a file's methods
@@ -118,7 +117,7 @@ class TableRows(ABC):
         ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
     """
 
-    def __init__(self, connection: Connection, plan: ColumnPlan, collects: SqlTableName | None = None) -> None:
+    def __init__(self, connection: Connection, plan: ColumnPlan, collects: TableName | None = None) -> None:
         self._connection = utf8_connection(connection)
         self._plan = plan
         self._into = collects or plan.table
@@ -150,7 +149,7 @@ class TableRows(ABC):
             if plan.casts:
                 cursor.execute(_cast_statement(plan, self._into))
                 copied = cursor.rowcount
-                cursor.execute(sql.SQL("TRUNCATE {}").format(_texts(plan).identifier))
+                cursor.execute(f"TRUNCATE {_texts(plan)}")
         self._copied += copied
         return copied
 
@@ -178,7 +177,7 @@ class TableRows(ABC):
         """Remove auxiliary tables: other rows may follow in the same transaction."""
         if self._plan.casts:
             with self._connection.cursor() as cursor:
-                cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
+                cursor.execute(f"DROP TABLE {_texts(self._plan)}")
 
     def _read_tree(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
         tree = read_tree(cursor, self._plan.table, lock=lock)
@@ -221,41 +220,37 @@ class AppendedRows(TableRows):
             if tree.may_have_lost(self._tree):
                 # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
                 # needs SELECT.
-                query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
-                    sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
-                )
+                there = f"{'' if self._tree.partitioned else 'ONLY '}{self._plan.table}"
+                query = f"SELECT count(*) FROM {there} WHERE xmin = pg_catalog.pg_current_xact_id()::xid"
                 with refused_rows(self._plan.table):
                     arrived = count(cursor, query)
                 self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
         return WrittenRows(given=rows, written=rows)
 
 
-def _texts(plan: ColumnPlan) -> SqlTableName:
+def _texts(plan: ColumnPlan) -> TableName:
     """The staging table for rows if some columns are copied as text."""
-    return SqlTableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
+    return TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
 
 
-def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
-    columns = [sql.SQL("{} {}").format(sql.Identifier(it.name), sql.SQL(it.copied_type)) for it in plan.copied]
-    return sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(
-        _texts(plan).identifier, sql.SQL(", ").join(columns)
-    )
+def _texts_ddl(plan: ColumnPlan) -> str:
+    columns = ", ".join(f"{quote_identifier(column.name)} {column.copied_type}" for column in plan.copied)
+    return f"CREATE TEMPORARY TABLE {_texts(plan)} ({columns}) ON COMMIT DROP"
 
 
-def _cast_statement(plan: ColumnPlan, table: SqlTableName) -> sql.Composable:
+def _cast_statement(plan: ColumnPlan, table: TableName) -> str:
     """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
     values = [
-        sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
-        if column.storage.cast
-        else sql.Identifier(column.name)
+        f"{quote_identifier(column.name)}{f'::{column.target.stored_type}' if column.storage.cast else ''}"
         for column in plan.copied
     ]
-    return sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
-        table.identifier, identifiers(plan.copied_names), sql.SQL(", ").join(values), _texts(plan).identifier
+    return (
+        f"INSERT INTO {table} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
+        f"SELECT {', '.join(values)} FROM {_texts(plan)}"
     )
 
 
-def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
+def count(cursor: psycopg2.extensions.cursor, query: str) -> int:
     cursor.execute(query)
     [(found,)] = cursor.fetchall()
     return int(found)

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.job.table_loader import check_condition
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, read_target, read_tree, utf8_connection
+from spark_2pc_sink.sink.rows.catalog import read_target, read_tree, utf8_connection
 from spark_2pc_sink.sink.rows.column_plan import REPLACE, ColumnPlan, ConflictRule
 from tests.harness.remedies import sql_in
 from tests.integration.postgres.database_tables import (
@@ -190,7 +191,7 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
     run(database, "CREATE TABLE subsub PARTITION OF sub DEFAULT")
     trigger(database, "BEFORE INSERT ON subsub FOR EACH ROW", "RETURN NEW;")
     with transaction(database) as connection, utf8_connection(connection).cursor() as cursor:
-        tree = read_tree(cursor, SqlTableName("orders", "public"), lock=True)
+        tree = read_tree(cursor, TableName("orders", "public"), lock=True)
         cursor.execute(
             "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = 'orders'::regclass"
         )

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding, order_keys
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
@@ -32,7 +33,7 @@ VARIANT = t.VariantType()
 
 
 def table(*columns: TargetColumn, keys: tuple[tuple[str, ...], ...] = ()) -> TargetTable:
-    return TargetTable(table=SqlTableName("orders", "public"), columns=columns, unique_keys=keys)
+    return TargetTable(table=TableName("orders", "public"), columns=columns, unique_keys=keys)
 
 
 def column(name: str, base_type: str, **more: object) -> TargetColumn:

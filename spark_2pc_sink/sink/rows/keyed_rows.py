@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import psycopg2.errors
-import psycopg2.extensions
 
 from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.options.names import TableName, quote_identifier
@@ -22,7 +21,7 @@ from spark_2pc_sink.sink.rows.catalog import identifiers
 from spark_2pc_sink.sink.rows.column_plan import BYTE_ORDERED
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
-from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, count
+from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,8 +141,6 @@ class KeyedRows(TableRows):
         super().__init__(connection, plan, collects=staging_table(plan))
         self._keys = identifiers(plan.upsert_keys)
         self._key_texts = ", ".join(f"{quote_identifier(key)}::text" for key in plan.upsert_keys)
-        # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
-        self._there = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table} AS there"
         # A domain cannot be compared with its base type.
         types = {column.name: column.target.stored_type for column in plan.columns}
         winner, there = (
@@ -152,99 +149,87 @@ class KeyedRows(TableRows):
         )
         self._same_key = f"ROW({winner}) = ROW({there})"
         self._deleting = self._deleted = self._written = self._incomplete = 0
-        with self._connection.cursor() as cursor, refused_rows(plan.table):
-            cursor.execute(_staging_ddl(plan))
+        with refused_rows(plan.table):
+            self._cursor.execute(_staging_ddl(plan))
 
     def delete(self) -> None:
         plan = self._plan
-        with self._connection.cursor() as cursor:
-            cursor.execute(
-                f"SELECT pg_catalog.set_config('work_mem', '{UPSERT_WORK_MEM_KB}kB', true) "
-                f"FROM pg_catalog.pg_settings WHERE name = 'work_mem' AND setting::bigint < {UPSERT_WORK_MEM_KB}"
-            )
-            if plan.delete is not None:
-                self._deleting = self._count(cursor, deleting=True)
-            if plan.conflict.unchanged:
-                self._incomplete = self._count(cursor, deleting=False, complete=False)
-            if self._deleting or self._incomplete or not plan.updated or plan.conflict.where is not None:
-                self._refuse_duplicates(cursor)  # the write statement would silently skip some of them
-            if self._deleting:
-                with refused_rows(plan.table):
-                    deleting = _winners(plan, deleting=True)
-                    cursor.execute(f"DELETE FROM {self._there} USING {deleting} WHERE {self._same_key}")
-                self._deleted = cursor.rowcount
+        self._cursor.execute(
+            f"SELECT pg_catalog.set_config('work_mem', '{UPSERT_WORK_MEM_KB}kB', true) "
+            f"FROM pg_catalog.pg_settings WHERE name = 'work_mem' AND setting::bigint < {UPSERT_WORK_MEM_KB}"
+        )
+        if plan.delete is not None:
+            self._deleting = self._count_winners(deleting=True)
+        if plan.conflict.unchanged:
+            self._incomplete = self._count_winners(deleting=False, complete=False)
+        if self._deleting or self._incomplete or not plan.updated or plan.conflict.where is not None:
+            self._refuse_duplicates()  # the write statement would silently skip some of them
+        if self._deleting:
+            with refused_rows(plan.table):
+                deleting = _winners(plan, deleting=True)
+                self._cursor.execute(f"DELETE FROM {self._target} AS there USING {deleting} WHERE {self._same_key}")
+            self._deleted = self._cursor.rowcount
 
     def write(self) -> None:
         plan = self._plan
-        with self._connection.cursor() as cursor:
-            if self._incomplete and plan.order is not None:
-                for place, name in enumerate(plan.conflict.unchanged, start=1):
-                    self._complete(cursor, quote_identifier(name), place)
-                self._incomplete = self._count(cursor, deleting=False, complete=False)
-            if self._counts_skipped:
-                cursor.execute(f"SELECT pg_catalog.set_config({_SKIPPED}, '0', true)")
-            cursor.execute("SAVEPOINT _2pc_upsert")
-            try:
-                with refused_rows(plan.table):
-                    cursor.execute(_write_statement(plan, counting=self._counts_skipped))
-            except psycopg2.errors.CardinalityViolation:
-                cursor.execute("ROLLBACK TO SAVEPOINT _2pc_upsert")
-                self._refuse_duplicates(cursor)
-                raise  # not one of our keys: a trigger's own statement
-            except psycopg2.errors.InvalidColumnReference as error:
-                if error.diag.context:
-                    raise  # a trigger's own statement too
-                raise altered_error(f"({', '.join(plan.upsert_keys)}) is no longer a unique key") from error
-            self._written = cursor.rowcount
-            cursor.execute("RELEASE SAVEPOINT _2pc_upsert")
-            if self._incomplete:
-                self._written += self._update(cursor)
+        if self._incomplete and plan.order is not None:
+            for place, name in enumerate(plan.conflict.unchanged, start=1):
+                self._complete(quote_identifier(name), place)
+            self._incomplete = self._count_winners(deleting=False, complete=False)
+        if self._counts_skipped:
+            self._cursor.execute(f"SELECT pg_catalog.set_config({_SKIPPED}, '0', true)")
+        self._cursor.execute("SAVEPOINT _2pc_upsert")
+        try:
+            with refused_rows(plan.table):
+                self._cursor.execute(_write_statement(plan, counting=self._counts_skipped))
+        except psycopg2.errors.CardinalityViolation:
+            self._cursor.execute("ROLLBACK TO SAVEPOINT _2pc_upsert")
+            self._refuse_duplicates()
+            raise  # not one of our keys: a trigger's own statement
+        except psycopg2.errors.InvalidColumnReference as error:
+            if error.diag.context:
+                raise  # a trigger's own statement too
+            raise altered_error(f"({', '.join(plan.upsert_keys)}) is no longer a unique key") from error
+        self._written = self._cursor.rowcount
+        self._cursor.execute("RELEASE SAVEPOINT _2pc_upsert")
+        if self._incomplete:
+            self._written += self._update()
 
     def finish(self, rows: int) -> WrittenRows:
         given = rows - self._deleting
-        with self._connection.cursor() as cursor:
-            tree = self._reread_tree(cursor)
-            self._check_written(cursor, tree, given)
-            if tree is not self._tree and tree.may_have_lost(self._tree, self._deleted):
-                # Perhaps other rows were deleted, or a conflicting insertion was undone: looking up the keys tells.
-                self._look_up_keys(cursor)
-            if self._deleting and tree.triggers and (there := self._count(cursor, deleting=True, in_target=True)):
-                raise self._refused(
-                    f"{there} rows that were to be deleted are still there: a trigger of the table prevents the "
-                    "deletion, or inserts rows again"
-                )
+        tree = self._reread_tree()
+        self._check_written(tree, given)
+        if tree is not self._tree and tree.may_have_lost(self._tree, self._deleted):
+            # Perhaps other rows were deleted, or a conflicting insertion was undone: looking up the keys tells.
+            self._look_up_keys()
+        if self._deleting and tree.triggers and (there := self._count_winners(deleting=True, in_target=True)):
+            raise self._refused(
+                f"{there} rows that were to be deleted are still there: a trigger of the table prevents the "
+                "deletion, or inserts rows again"
+            )
         return WrittenRows(given=rows, written=self._written, deleted=self._deleted, left_out=given - self._written)
 
     def forget(self) -> None:
         super().forget()
-        with self._connection.cursor() as cursor:
-            cursor.execute(f"DROP TABLE {self._into}")
+        self._cursor.execute(f"DROP TABLE {self._into}")
 
-    def _count(
-        self,
-        cursor: psycopg2.extensions.cursor,
-        *,
-        deleting: bool,
-        complete: bool | None = None,
-        in_target: bool = False,
-    ) -> int:
+    def _count_winners(self, *, deleting: bool, complete: bool | None = None, in_target: bool = False) -> int:
         """Count winners, or those whose keys are in the table; one changed by a trigger is missing.
 
         A separate statement: counting within the INSERT, by a WITH, took longer, and every batch would incur the cost.
         """
-        where = f" WHERE EXISTS (SELECT FROM {self._there} WHERE {self._same_key})" if in_target else ""
-        return count(
-            cursor, f"SELECT count(*) FROM {_winners(self._plan, deleting=deleting, complete=complete)}{where}"
-        )
+        where = f" WHERE EXISTS (SELECT FROM {self._target} AS there WHERE {self._same_key})" if in_target else ""
+        winners = _winners(self._plan, deleting=deleting, complete=complete)
+        return self._count(f"SELECT count(*) FROM {winners}{where}")
 
-    def _look_up_keys(self, cursor: psycopg2.extensions.cursor) -> None:
-        arrived = self._count(cursor, deleting=False, in_target=True)
-        self._refuse_missing(self._count(cursor, deleting=False), arrived)
+    def _look_up_keys(self) -> None:
+        arrived = self._count_winners(deleting=False, in_target=True)
+        self._refuse_missing(self._count_winners(deleting=False), arrived)
 
-    def _complete(self, cursor: psycopg2.extensions.cursor, column: str, place: int) -> None:
+    def _complete(self, column: str, place: int) -> None:
         """Give rows of the batch that lack a column's value the newest one that the batch has for their key."""
         kept = "" if self._plan.delete is None else f" AND NOT {DELETE_COLUMN}"
-        cursor.execute(
+        self._cursor.execute(
             f"UPDATE {self._into} AS winners SET {column} = there.{column}, "
             f"{UNCHANGED_COLUMN} = pg_catalog.overlay({UNCHANGED_COLUMN}, '0', {place}) "
             f"FROM (SELECT DISTINCT ON ({self._keys}) {self._keys}, {column} FROM {self._into} "
@@ -253,7 +238,7 @@ class KeyedRows(TableRows):
             f"WHERE pg_catalog.substr({UNCHANGED_COLUMN}, {place}, 1) = '1' AND {self._same_key}"
         )
 
-    def _update(self, cursor: psycopg2.extensions.cursor) -> int:
+    def _update(self) -> int:
         """Update with the rows that lack values: an INSERT would need all."""
         plan, incomplete = self._plan, _winners(self._plan, deleting=False, complete=False)
         places = {name: place for place, name in enumerate(plan.conflict.unchanged, start=1)}
@@ -265,17 +250,17 @@ class KeyedRows(TableRows):
                 value = f"CASE WHEN {lacks} THEN there.{column} ELSE {value} END"
             assignments.append(f"{column} = {value}")
         with refused_rows(plan.table):
-            cursor.execute(
-                f"UPDATE {self._there} SET {', '.join(assignments)} FROM {incomplete} WHERE {self._same_key}"
+            self._cursor.execute(
+                f"UPDATE {self._target} AS there SET {', '.join(assignments)} FROM {incomplete} WHERE {self._same_key}"
             )
-        updated = cursor.rowcount
+        updated = self._cursor.rowcount
         if updated < self._incomplete:
-            cursor.execute(
+            self._cursor.execute(
                 f"SELECT {self._key_texts} FROM {incomplete} "
-                f"WHERE NOT EXISTS (SELECT FROM {self._there} WHERE {self._same_key}) "
+                f"WHERE NOT EXISTS (SELECT FROM {self._target} AS there WHERE {self._same_key}) "
                 f"ORDER BY {self._keys} LIMIT {SHOWN_KEYS_MAX}"
             )
-            if keys := self._named_keys(cursor.fetchall()):
+            if keys := self._named_keys(self._cursor.fetchall()):
                 raise self._refused(
                     f"rows with {' and '.join(keys)} have no value for some of {', '.join(plan.conflict.unchanged)} "
                     "(unchanged_when), and neither the table nor the batch has another row with their key to take it "
@@ -289,7 +274,7 @@ class KeyedRows(TableRows):
         guarded = self._plan.conflict.where is not None or self._plan.late_by is not None
         return guarded and self._tree.skipping_triggers
 
-    def _check_written(self, cursor: psycopg2.extensions.cursor, tree: TableTree, given: int) -> None:
+    def _check_written(self, tree: TableTree, given: int) -> None:
         """Check that every row is written, or left out for a reason in the plan.
 
         Rows are counted only if a trigger could have left one out: otherwise the table writes all rows, or fails; and
@@ -302,16 +287,16 @@ class KeyedRows(TableRows):
             return
         elif not plan.updated:
             # DO NOTHING does not count existing keys, so every key is looked up.
-            self._look_up_keys(cursor)
+            self._look_up_keys()
         elif self._tree.skipping_triggers:
             skipped = 0
             if self._counts_skipped:
-                skipped = count(cursor, f"SELECT pg_catalog.current_setting({_SKIPPED})")
-            self._refuse_missing(self._count(cursor, deleting=False) - skipped, self._written)
+                skipped = self._count(f"SELECT pg_catalog.current_setting({_SKIPPED})")
+            self._refuse_missing(self._count_winners(deleting=False) - skipped, self._written)
         else:
             raise BatchRetryError(reason=f"a partition with triggers was attached to {plan.table} during the batch")
 
-    def _refuse_duplicates(self, cursor: psycopg2.extensions.cursor) -> None:
+    def _refuse_duplicates(self) -> None:
         """Name the first keys that more than one winner has, if there are any.
 
         If an existing row stays, equal rows count as one: whichever is written, the table is the same. They are
@@ -322,12 +307,12 @@ class KeyedRows(TableRows):
             row = ", ".join(f"winners.{quote_identifier(name)}" for name in plan.names)
             differing = f" AND count(DISTINCT ROW({row})::text) > 1"
             source += f" JOIN (SELECT {keys} FROM {source} GROUP BY {keys} HAVING count(*) > 1) AS twice USING ({keys})"
-        cursor.execute("SET LOCAL extra_float_digits = 1")
-        cursor.execute(
+        self._cursor.execute("SET LOCAL extra_float_digits = 1")
+        self._cursor.execute(
             f"SELECT {self._key_texts} FROM {source} GROUP BY {keys} HAVING count(*) > 1{differing} "
             f"ORDER BY {keys} LIMIT {SHOWN_KEYS_MAX}"
         )
-        if found := cursor.fetchall():
+        if found := self._cursor.fetchall():
             named, tied = self._named_keys(found), plan.order is not None
             raise DuplicateKeyError(table=str(plan.table), key_columns=plan.upsert_keys, keys=named, tied=tied)
 

@@ -118,24 +118,26 @@ class TableRows(ABC):
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan, collects: TableName | None = None) -> None:
-        self._connection = utf8_connection(connection)
+        self._cursor = utf8_connection(connection).cursor()
         self._plan = plan
         self._into = collects or plan.table
         self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
         self._copied = 0
-        with self._connection.cursor() as cursor, refused_rows(plan.table):
+        with refused_rows(plan.table):
             try:
-                self._tree = self._read_tree(cursor, lock=True)
+                self._tree = self._read_tree(lock=True)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
                 # Not planned again: create_table would create another one, with half of the rows in the old one.
                 rule = "the table no longer exists: it was renamed, dropped, or moved to another schema"
                 remedy = "restore it, or give its new name; then start the job again"
                 raise refused("table", str(plan.table), rule, remedy) from error
-            changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
+            changed = changed_column(self._cursor, plan.table, (column.target for column in plan.columns))
             if changed is not None:
                 raise altered_error(f"column {changed}")
             if plan.casts:
-                cursor.execute(_texts_ddl(plan))
+                self._cursor.execute(_texts_ddl(plan))
+        # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
+        self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
     def copy(self, pieces: Iterable[CopyBytes]) -> int:
         """Copy rows, and return their number; raises what ``pieces`` raises.
@@ -144,12 +146,12 @@ class TableRows(ABC):
             ConstraintError: the table refused a row. Also in the other methods.
         """
         plan = self._plan
-        with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
-            copied = copy_rows(cursor, self._copy_statement, pieces)
+        with refused_rows(plan.table, casts=plan.casts):
+            copied = copy_rows(self._cursor, self._copy_statement, pieces)
             if plan.casts:
-                cursor.execute(_cast_statement(plan, self._into))
-                copied = cursor.rowcount
-                cursor.execute(f"TRUNCATE {_texts(plan)}")
+                self._cursor.execute(_cast_statement(plan, self._into))
+                copied = self._cursor.rowcount
+                self._cursor.execute(f"TRUNCATE {_texts(plan)}")
         self._copied += copied
         return copied
 
@@ -176,22 +178,26 @@ class TableRows(ABC):
     def forget(self) -> None:
         """Remove auxiliary tables: other rows may follow in the same transaction."""
         if self._plan.casts:
-            with self._connection.cursor() as cursor:
-                cursor.execute(f"DROP TABLE {_texts(self._plan)}")
+            self._cursor.execute(f"DROP TABLE {_texts(self._plan)}")
 
-    def _read_tree(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
-        tree = read_tree(cursor, self._plan.table, lock=lock)
+    def _read_tree(self, *, lock: bool) -> TableTree:
+        tree = read_tree(self._cursor, self._plan.table, lock=lock)
         refuse_unfit(tree, self._plan.table, upsert=bool(self._plan.upsert_keys), deletes=self._plan.delete is not None)
         return tree
 
-    def _reread_tree(self, cursor: psycopg2.extensions.cursor) -> TableTree:
+    def _reread_tree(self) -> TableTree:
         """The table after its last row, and after triggers at the end of a transaction."""
         # Deferred constraints are checked now, while the rows that break one can still be named; once, after all rows
         # of the batch: a row may refer to another that was written in another way.
         with refused_rows(self._plan.table):
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            self._cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         # The lock does not prevent attaching a partition. One that has our rows is locked at this point.
-        return self._read_tree(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+        return self._read_tree(lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+
+    def _count(self, query: str) -> int:
+        self._cursor.execute(query)
+        [(found,)] = self._cursor.fetchall()
+        return int(found)
 
     def _refuse_missing(self, given: int, arrived: int) -> None:
         if arrived != given:
@@ -214,17 +220,15 @@ class AppendedRows(TableRows):
         """They are in the target."""
 
     def finish(self, rows: int) -> WrittenRows:
-        with self._connection.cursor() as cursor:
-            tree = self._reread_tree(cursor)
-            self._refuse_missing(rows, self._copied)
-            if tree.may_have_lost(self._tree):
-                # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
-                # needs SELECT.
-                there = f"{'' if self._tree.partitioned else 'ONLY '}{self._plan.table}"
-                query = f"SELECT count(*) FROM {there} WHERE xmin = pg_catalog.pg_current_xact_id()::xid"
-                with refused_rows(self._plan.table):
-                    arrived = count(cursor, query)
-                self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
+        tree = self._reread_tree()
+        self._refuse_missing(rows, self._copied)
+        if tree.may_have_lost(self._tree):
+            # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
+            # needs SELECT.
+            query = f"SELECT count(*) FROM {self._target} WHERE xmin = pg_catalog.pg_current_xact_id()::xid"
+            with refused_rows(self._plan.table):
+                arrived = self._count(query)
+            self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
         return WrittenRows(given=rows, written=rows)
 
 
@@ -248,12 +252,6 @@ def _cast_statement(plan: ColumnPlan, table: TableName) -> str:
         f"INSERT INTO {table} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
         f"SELECT {', '.join(values)} FROM {_texts(plan)}"
     )
-
-
-def count(cursor: psycopg2.extensions.cursor, query: str) -> int:
-    cursor.execute(query)
-    [(found,)] = cursor.fetchall()
-    return int(found)
 
 
 def altered_error(what: str) -> BatchRetryError:

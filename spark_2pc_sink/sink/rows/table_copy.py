@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,6 +111,9 @@ class TableRows(ABC):
 
     They are copied into the target, or into a table that ``collects`` them.
 
+    Attributes:
+        copied: number of rows that the server has received.
+
     Raises:
         BatchRetryError: the table was altered since it was planned.
         ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
@@ -122,7 +124,7 @@ class TableRows(ABC):
         self._plan = plan
         self._into = collects or plan.table
         self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
-        self._copied = 0
+        self.copied: int = 0
         with refused_rows(plan.table):
             try:
                 self._tree = self._read_tree(lock=True)
@@ -139,8 +141,8 @@ class TableRows(ABC):
         # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
         self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
-    def copy(self, pieces: Iterable[CopyBytes]) -> int:
-        """Copy rows, and return their number; raises what ``pieces`` raises.
+    def copy(self, pieces: Iterable[CopyBytes]) -> None:
+        """Copy rows; raises what ``pieces`` raises.
 
         Raises:
             ConstraintError: the table refused a row. Also in the other methods.
@@ -152,8 +154,7 @@ class TableRows(ABC):
                 self._cursor.execute(_cast_statement(plan, self._into))
                 copied = self._cursor.rowcount
                 self._cursor.execute(f"TRUNCATE {_texts(plan)}")
-        self._copied += copied
-        return copied
+        self.copied += copied
 
     @abstractmethod
     def delete(self) -> None:
@@ -221,7 +222,7 @@ class AppendedRows(TableRows):
 
     def finish(self, rows: int) -> WrittenRows:
         tree = self._reread_tree()
-        self._refuse_missing(rows, self._copied)
+        self._refuse_missing(rows, self.copied)
         if tree.may_have_lost(self._tree):
             # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
             # needs SELECT.
@@ -305,7 +306,6 @@ class TableCopy:
         self._early = early
         self._connection: Connection | None = None
         self._tables: dict[int, TableRows] = {}
-        self._copied: Counter[int] = Counter()
         self._spilled: dict[int, IO[bytes]] = {}
         self._next: Released | Ended | None = None
         self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink copy", self._cut)
@@ -329,10 +329,10 @@ class TableCopy:
                 self._spilled[lane].seek(0)
                 # COPY accepts data split anywhere, so pieces need not be whole rows here.
                 pieces = iter(partial(self._spilled[lane].read, _SPILL_READ_BYTES), b"")
-                self._copied[lane] += rows.copy(pieces)
-            sent, received = encoded.get(lane, 0), self._copied[lane]
-            if received != sent:
-                reason = f"tasks sent {sent} rows for output {lane}, and the database received {received}"
+                rows.copy(pieces)
+            sent = encoded.get(lane, 0)
+            if rows.copied != sent:
+                reason = f"tasks sent {sent} rows for output {lane}, and the database received {rows.copied}"
                 raise BatchRetryError(reason=reason)
             rows.write()
         for lane in self._targets:
@@ -358,8 +358,7 @@ class TableCopy:
                 elif self._targets[taken.frame.lane].waits:
                     self._spill(taken)
                 else:
-                    rows = self._table_rows(taken.frame.lane, self._opened())
-                    self._copied[taken.frame.lane] += rows.copy(self._pieces(taken))
+                    self._table_rows(taken.frame.lane, self._opened()).copy(self._pieces(taken))
 
     def _pieces(self, first: Released) -> Iterator[CopyBytes]:
         """The rows of one COPY: consecutive frames of one lane."""

@@ -66,11 +66,12 @@ def write(
         meanwhile: called before their end.
     """
     target = (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
-    taken = sum([target.copy(stream) for stream in streams])
+    for pieces in streams:
+        target.copy(pieces)
     meanwhile()
     target.delete()
     target.write()
-    return target.finish(taken if given is None else given)
+    return target.finish(target.copied if given is None else given)
 
 
 def put(

@@ -196,7 +196,7 @@ def test_rows_are_written_while_the_job_runs(database: str, plan: ColumnPlan) ->
     """One COPY for frames that follow each other, and another one after a pause."""
     with transaction(database) as connection, Copying(connection, copied_to(plan)) as copying:
         copying.send(0, orders(plan, (1, "a")))
-        wait_until(lambda: copying.copy._copied[0] == 1, what="the first row")
+        wait_until(lambda: [rows.copied for rows in list(copying.copy._tables.values())] == [1], what="the first row")
         copying.send(1, orders(plan, (2, "b"), (3, "c")), count=2)
         copying.source.close_input()
         copying.copy.task.finish()

@@ -28,16 +28,14 @@ from spark_2pc_sink.sink.rows.copy_encoder import (
     Storage,
 )
 from spark_2pc_sink.sink.rows.create_table import sql_type
-from spark_2pc_sink.sink.rows.text_guards import json_sql, parts_of, with_text_keys
+from spark_2pc_sink.sink.rows.text_guards import TEXTS, parts_of, with_text_keys
 from spark_2pc_sink.sink.rows.type_mapping import (
-    COMPLEX_TYPES,
     INTEGERS,
-    JSON_STORAGE,
-    TEXTS,
     arrow_type,
     columns_with,
     conversion,
     in_arrow,
+    is_json,
     retyped,
     storage_of,
 )
@@ -378,26 +376,13 @@ def _refused_order(rule: str, remedy: str) -> ConfigurationError:
 def _planned(
     name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, nullable: bool, source_sql: str
 ) -> PlannedColumn:
-    if _is_json(spark_type, column):
-        storage, arrow = JSON_STORAGE.get(column.base_type), pa.string()
-    else:
-        storage, arrow = storage_of(spark_type, column), in_arrow("", spark_type)[1]
+    storage, (expression, arrow) = storage_of(spark_type, column), in_arrow(quoted(name), spark_type, column)
     if storage is None or arrow is None:
         rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
         raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql))
-    if _is_json(spark_type, column):
+    if is_json(spark_type, column):
         _check_json(name, spark_type, source_sql)
-    expression = encoded_sql(quoted(name), spark_type, column)
     return PlannedColumn(name, expression, arrow, nullable, storage, column)
-
-
-def _is_json(spark_type: DataType, column: TargetColumn) -> bool:
-    return type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array
-
-
-def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
-    """Spark SQL of a value, in the form in which tasks encode it for a column."""
-    return json_sql(source, spark_type) if _is_json(spark_type, column) else in_arrow(source, spark_type)[0]
 
 
 def order_column(spark_type: DataType) -> tuple[Any, str]:

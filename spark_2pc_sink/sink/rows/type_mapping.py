@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
+from spark_2pc_sink.sink.rows.text_guards import TEXTS, json_sql
 from spark_2pc_sink.sink.rows.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,
@@ -68,8 +69,6 @@ _INT64_MAX = 2**63 - 1
 INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), "LongType": (64, 19)}
 _INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _TEXT_COLUMNS = ("text", "varchar", "bpchar")
-#: Spark types whose values are texts.
-TEXTS = ("StringType", "CharType", "VarcharType")
 #: Intervals that Spark cannot pass to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
 _INTERVAL_TEXTS = {
     "YearMonthIntervalType": "concat(cast(cast({0} as interval month) as int), ' months')",
@@ -119,8 +118,15 @@ def arrow_type(spark_type: DataType) -> Any | None:
     return SCALAR_TYPES.get(type(spark_type).__name__, ("", None))[1]
 
 
+def is_json(spark_type: DataType, column: TargetColumn) -> bool:
+    """Whether a value can only be stored as JSON."""
+    return type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array
+
+
 def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
-    """How a scalar of Spark, or an array of scalars, is stored in a column; None if it cannot be."""
+    """How a value of Spark is stored in a column; None if it cannot be."""
+    if is_json(spark_type, column):
+        return JSON_STORAGE.get(column.base_type)
     given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind = type(given).__name__
     if kind in TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
@@ -133,8 +139,10 @@ def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
     return rule if isinstance(rule, Storage) else rule(given, column)
 
 
-def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
-    """The Spark SQL of a value in a form readable by a task, and its Arrow type; None for a type without one."""
+def in_arrow(sql: str, spark_type: DataType, column: TargetColumn) -> tuple[str, Any | None]:
+    """The Spark SQL of a value in the form that tasks encode for a column, and its Arrow type; None if it has none."""
+    if is_json(spark_type, column):
+        return json_sql(sql, spark_type), pa.string()
     kind = type(spark_type).__name__
     if kind in _INTERVAL_TEXTS:
         return _INTERVAL_TEXTS[kind].format(sql), pa.string()

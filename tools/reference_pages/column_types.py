@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import Rows
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.column_plan import plan_columns
@@ -111,7 +112,7 @@ def _answer(kind: t.DataType, column: TargetColumn) -> str:
     """How a value is taken, or what its refusal says to do."""
     target = TargetTable(TableName("t", "public"), (column,))
     try:
-        [planned] = plan_columns([("x", kind)], target).columns
+        [planned] = plan_columns([("x", kind)], target, Rows("t")).columns
     except ConfigurationError as error:
         if 'TYPE jsonb USING to_jsonb("x")' in error.remedy:
             return _ALTER

@@ -22,7 +22,7 @@ from spark_2pc_sink.sink.rows.catalog import (
     table_transaction,
     utf8_connection,
 )
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, ConflictRule, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
@@ -63,7 +63,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         "table": table,
         "read": list(plan.names) if upsert else [],
         "updated": list(plan.updated) if upsert else [],
-        "deletes": plan.delete is not None,
+        "deletes": plan.deletes,
     }
     with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_PRIVILEGES, asked)
@@ -75,7 +75,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         missing.append("TEMPORARY on the database")
         grants.append(f"GRANT TEMPORARY ON DATABASE {quote_identifier(database)} TO {quote_identifier(role)}")
     if missing:
-        rule = f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.mode!r} needs"
+        rule = f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.rows.mode!r} needs"
         raise refused("table", table, rule, f"have the owner run: {'; '.join(grants)}")
     if row_security and not upsert:
         rule = f"its row-level security applies to role {role!r}, and PostgreSQL does not support COPY with it"
@@ -88,7 +88,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
 
 def check_condition(connection: Connection, plan: ColumnPlan) -> None:
     """Refuse a condition that PostgreSQL rejects. Must be the last statement of its transaction, which it may abort."""
-    where = plan.conflict.where
+    where = plan.rows.upsert_where
     if where is None:
         return
     name = quote_identifier(target_alias(plan))
@@ -135,13 +135,6 @@ class TableLoader:
         fields = rows.selectExpr(*selected.selected()).schema.fields
         columns = fields[: len(selected.stored)]
         order = None if order_by is None else fields[len(selected.stored)].dataType
-        conflict = ConflictRule(
-            ignore=self._rows.mode == "insert_ignore",
-            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
-            where=self._rows.upsert_where,
-            newer_by=order_by if self._rows.late_rows == "keep_newer" else None,
-            unchanged=tuple(self._rows.unchanged_when or ()),
-        )
         with table_transaction(self._database, self._options, "reading the target table") as connection:
             if self._rows.create_table and table_oid(connection, self._rows.table) is None:
                 if not create:
@@ -163,10 +156,8 @@ class TableLoader:
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],
                 target,
-                upsert_keys=self._rows.keys,
+                self._rows,
                 order=order,
-                deletes=deletes,
-                conflict=conflict,
                 expressions=expressions.columns,
             )
             check_privileges(connection, plan)

@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import TableName, quote_identifier
+from spark_2pc_sink.options.outputs import Rows
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import (
@@ -58,31 +59,6 @@ _ORDERED: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class ConflictRule:
-    """The treatment of a row whose key is already in the table.
-
-    Attributes:
-        ignore: the existing row stays unchanged (``mode="insert_ignore"``).
-        update_columns: which columns of the existing row change; None for all that are written.
-        where: SQL over ``EXCLUDED`` and the table's name, as in PostgreSQL's ``ON CONFLICT … DO UPDATE … WHERE``: the
-            existing row changes if this is None or true.
-        newer_by: upsert_order_by, if the existing row changes only for a row that is as new by it, or newer
-            (``upsert_late_rows="keep_newer"``).
-        unchanged: columns for which a row may carry no value (``unchanged_when``); the existing row keeps its own.
-    """
-
-    ignore: bool = False
-    update_columns: tuple[str, ...] | None = None
-    where: str | None = None
-    newer_by: str | None = None
-    unchanged: tuple[str, ...] = ()
-
-
-#: The existing row takes all values of the new one.
-REPLACE: Final = ConflictRule()
-
-
-@dataclass(frozen=True)
 class PlannedColumn:
     """How one column of the batch is stored in one column of the table; see `CopyColumn`.
 
@@ -120,29 +96,32 @@ class ColumnPlan:
         order: with upsert_order_by, the column that carries it; it is copied last and never stored.
         late_by: the table's column by which rows older than the existing one are detected and skipped; None if they
             replace it.
-        delete: with delete_when, the column that carries it; it is copied after all others and never stored.
-        conflict: treatment of a row whose key is in the table.
+        rows: the user's options, by which rows whose key is in the table are treated.
         lane: lane of the rows, if several go into one transaction.
     """
 
     table: TableName
     columns: tuple[PlannedColumn, ...]
+    rows: Rows
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None
     late_by: TargetColumn | None = None
-    delete: PlannedColumn | None = None
-    conflict: ConflictRule = REPLACE
     lane: int = 0
 
     @property
-    def mode(self) -> str:
-        return "insert_ignore" if self.conflict.ignore else "upsert" if self.upsert_keys else "append"
+    def deletes(self) -> bool:
+        return self.rows.delete_when is not None
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """Columns for which a row may carry no value; the existing row keeps its own."""
+        return tuple(self.rows.unchanged_when or ())
 
     @property
     def own_columns(self) -> tuple[PlannedColumn, ...]:
-        """The columns that are copied and not stored."""
-        unchanged = _PLANNED_UNCHANGED if self.conflict.unchanged else None
-        return tuple(column for column in (self.order, self.delete, unchanged) if column is not None)
+        """The columns that are copied after all others and not stored."""
+        own = (self.order, _DELETE if self.deletes else None, _UNCHANGED if self.unchanged else None)
+        return tuple(column for column in own if column is not None)
 
     @property
     def casts(self) -> bool:
@@ -157,9 +136,9 @@ class ColumnPlan:
     @property
     def updated(self) -> tuple[str, ...]:
         """The columns that change in a row whose key is in the table."""
-        if self.conflict.ignore:
+        if self.rows.mode == "insert_ignore":
             return ()
-        chosen = self.names if self.conflict.update_columns is None else self.conflict.update_columns
+        chosen = self.names if self.rows.update_columns is None else self.rows.update_columns
         return tuple(name for name in self.names if name in chosen and name not in self.upsert_keys)
 
     @property
@@ -187,11 +166,9 @@ class ColumnPlan:
 def plan_columns(
     fields: Iterable[tuple[str, DataType]],
     target: TargetTable,
+    rows: Rows,
     *,
-    upsert_keys: Sequence[str] = (),
     order: DataType | None = None,
-    deletes: bool = False,
-    conflict: ConflictRule = REPLACE,
     expressions: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
     """Match the columns of a batch with those of the table.
@@ -199,10 +176,8 @@ def plan_columns(
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
         target: the table.
-        upsert_keys: columns that identify a row; empty for append.
+        rows: the user's options.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
-        deletes: the batch has the column `DELETE_COLUMN` (delete_when).
-        conflict: treatment of a row whose key is in the table.
         expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
 
     Raises:
@@ -211,21 +186,20 @@ def plan_columns(
     types = dict(fields)
     names = list(types)
     source_sql = {name: quoted(name) for name in names} | dict(expressions or {})
-    targets = _target_columns(types, source_sql, target, upsert_keys)
-    keys = _unique_key(upsert_keys, names, target)
+    targets = _target_columns(types, source_sql, target, rows.keys)
+    keys = _unique_key(rows.keys, names, target)
     columns = []
     for name, column in targets.items():
         # A row may carry no value for an unchanged column; PostgreSQL rejects an actual null.
-        nullable = name in conflict.unchanged or (column.nullable and name not in keys)
+        nullable = name in (rows.unchanged_when or ()) or (column.nullable and name not in keys)
         columns.append(_planned(name, types[name], target, column, nullable=nullable, source_sql=source_sql[name]))
     plan = ColumnPlan(
         table=target.table,
         columns=tuple(columns),
+        rows=rows,
         upsert_keys=keys,
         order=None if order is None else _planned_own(ORDER_COLUMN, *order_column(order), nullable=True),
-        late_by=_late_by(conflict.newer_by, order, target, source_sql, keys),
-        delete=_PLANNED_DELETE if deletes else None,
-        conflict=conflict,
+        late_by=_late_by(rows, order, target, source_sql) if rows.late_rows == "keep_newer" else None,
     )
     if keys:
         _check_updated(plan, target)
@@ -258,9 +232,9 @@ def _target_columns(
 
 
 def _check_updated(plan: ColumnPlan, target: TargetTable) -> None:
-    """Refuse a conflict rule by which a column would be updated that cannot be, or never the one of late rows."""
-    conflict, names, keys = plan.conflict, plan.names, plan.upsert_keys
-    for option, given in (("update_columns", conflict.update_columns or ()), ("unchanged_when", conflict.unchanged)):
+    """Refuse options by which a column would be updated that cannot be, or never the one of late rows."""
+    names, keys, chosen = plan.names, plan.upsert_keys, plan.rows.update_columns or ()
+    for option, given in (("update_columns", chosen), ("unchanged_when", plan.unchanged)):
         for name in given:
             if name not in names or name in keys:
                 why = "an upsert key, which never changes" if name in keys else "not among the columns that are written"
@@ -270,7 +244,7 @@ def _check_updated(plan: ColumnPlan, target: TargetTable) -> None:
         late_by = plan.late_by.name
         rule = f"late rows are detected by column {late_by!r}, which would never be updated"
         remedy = f"add {late_by!r}, or leave late rows at 'replace'"
-        raise refused("update_columns", list(conflict.update_columns or ()), rule, remedy)
+        raise refused("update_columns", list(chosen), rule, remedy)
     fixed = [column.name for column in target.columns if column.always_identity and column.name in plan.updated]
     if fixed:
         others = [name for name in plan.updated if name not in fixed]
@@ -335,18 +309,11 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
     return f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(map(quote_identifier, upsert_keys))})"
 
 
-def _late_by(
-    order_by: str | None,
-    order: DataType | None,
-    target: TargetTable,
-    source_sql: Mapping[str, str],
-    upsert_keys: Sequence[str],
-) -> TargetColumn | None:
+def _late_by(rows: Rows, order: DataType | None, target: TargetTable, source_sql: Mapping[str, str]) -> TargetColumn:
     """The column that holds upsert_order_by, which the database has to order as Spark does."""
-    if order_by is None:
-        return None
+    order_by = str(rows.order_by)
     spellings = (order_by.strip(), quoted(order_by))
-    names = [name for name, text in source_sql.items() if name not in upsert_keys and text.strip() in spellings]
+    names = [name for name, text in source_sql.items() if name not in rows.keys and text.strip() in spellings]
     holding = [column for column in map(target.column, names) if column is not None]
     if not holding:
         raise _refused_order(
@@ -416,8 +383,8 @@ def _planned_own(name: str, arrow_type: Any, type_name: str, *, nullable: bool =
 
 
 #: Never null: Spark has converted null to false.
-_PLANNED_DELETE = _planned_own(DELETE_COLUMN, pa.bool_(), "boolean")
-_PLANNED_UNCHANGED = _planned_own(UNCHANGED_COLUMN, pa.string(), "text")
+_DELETE = _planned_own(DELETE_COLUMN, pa.bool_(), "boolean")
+_UNCHANGED = _planned_own(UNCHANGED_COLUMN, pa.string(), "text")
 
 
 def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:

@@ -54,7 +54,7 @@ def _staging_ddl(plan: ColumnPlan) -> str:
     A deleting row has only its key, and one may lack other values (``unchanged_when``). If there are such rows, columns
     of domains, which may reject null, have their base types: the domain checks only rows that are written.
     """
-    based = plan.delete is not None or plan.conflict.unchanged
+    based = plan.deletes or plan.unchanged
     columns = [(quote_identifier(column.name), column.target.stored_type) for column in plan.columns]
     selected = [f"{name}::{stored} AS {name}" if based else name for name, stored in columns]
     selected += [f"NULL::{column.target.type_name} AS {column.name}" for column in plan.own_columns]
@@ -66,7 +66,7 @@ def _staging_ddl(plan: ColumnPlan) -> str:
 
 def target_alias(plan: ColumnPlan) -> str:
     """Alias of the row in the table: the table's name, for a user's condition, unless that is the other row's."""
-    return "there" if plan.conflict.where is None or plan.table.name == _EXCLUDED else plan.table.name
+    return "there" if plan.rows.upsert_where is None or plan.table.name == _EXCLUDED else plan.table.name
 
 
 def _winners(plan: ColumnPlan, *, deleting: bool | None = None, complete: bool | None = None) -> str:
@@ -80,9 +80,9 @@ def _winners(plan: ColumnPlan, *, deleting: bool | None = None, complete: bool |
         rank = f"rank() OVER (PARTITION BY {identifiers(plan.upsert_keys)} ORDER BY {ORDER_COLUMN} DESC NULLS LAST)"
         source = f"(SELECT *, {rank} AS _2pc_rank FROM {source}) AS ranked"
         conditions.append("_2pc_rank = 1")
-    if plan.delete is not None and deleting is not None:
+    if plan.deletes and deleting is not None:
         conditions.append(DELETE_COLUMN if deleting else f"NOT {DELETE_COLUMN}")
-    if plan.conflict.unchanged and complete is not None:
+    if plan.unchanged and complete is not None:
         conditions.append(f"pg_catalog.strpos({UNCHANGED_COLUMN}, '1') {'=' if complete else '>'} 0")
     if not conditions:
         return f"{source} AS winners"
@@ -103,9 +103,9 @@ def _write_statement(plan: ColumnPlan, *, counting: bool = False, source: str | 
         collated = ' COLLATE pg_catalog."C"' if plan.late_by.base_type in BYTE_ORDERED else ""
         known, given = f"{there}.{column}", f"{_EXCLUDED}.{column}"
         guards.append(f"({known} IS NULL OR {given}{collated} >= {known}{collated})")
-    if plan.conflict.where is not None:
+    if plan.rows.upsert_where is not None:
         # A newline follows: the condition may end with a comment.
-        guards.append(f"({plan.conflict.where}\n)")
+        guards.append(f"({plan.rows.upsert_where}\n)")
     guard = " AND ".join(guards)
     if counting:
         # ON CONFLICT evaluates this once for each row whose key exists, after locking that row. Only here is it visible
@@ -158,11 +158,11 @@ class KeyedRows(TableRows):
             f"SELECT pg_catalog.set_config('work_mem', '{UPSERT_WORK_MEM_KB}kB', true) "
             f"FROM pg_catalog.pg_settings WHERE name = 'work_mem' AND setting::bigint < {UPSERT_WORK_MEM_KB}"
         )
-        if plan.delete is not None:
+        if plan.deletes:
             self._deleting = self._count_winners(deleting=True)
-        if plan.conflict.unchanged:
+        if plan.unchanged:
             self._incomplete = self._count_winners(deleting=False, complete=False)
-        if self._deleting or self._incomplete or not plan.updated or plan.conflict.where is not None:
+        if self._deleting or self._incomplete or not plan.updated or plan.rows.upsert_where is not None:
             self._refuse_duplicates()  # the write statement would silently skip some of them
         if self._deleting:
             with refused_rows(plan.table):
@@ -173,7 +173,7 @@ class KeyedRows(TableRows):
     def write(self) -> None:
         plan = self._plan
         if self._incomplete and plan.order is not None:
-            for place, name in enumerate(plan.conflict.unchanged, start=1):
+            for place, name in enumerate(plan.unchanged, start=1):
                 self._complete(quote_identifier(name), place)
             self._incomplete = self._count_winners(deleting=False, complete=False)
         if self._counts_skipped:
@@ -228,7 +228,7 @@ class KeyedRows(TableRows):
 
     def _complete(self, column: str, place: int) -> None:
         """Give rows of the batch that lack a column's value the newest one that the batch has for their key."""
-        kept = "" if self._plan.delete is None else f" AND NOT {DELETE_COLUMN}"
+        kept = f" AND NOT {DELETE_COLUMN}" if self._plan.deletes else ""
         self._cursor.execute(
             f"UPDATE {self._into} AS winners SET {column} = there.{column}, "
             f"{UNCHANGED_COLUMN} = pg_catalog.overlay({UNCHANGED_COLUMN}, '0', {place}) "
@@ -241,7 +241,7 @@ class KeyedRows(TableRows):
     def _update(self) -> int:
         """Update with the rows that lack values: an INSERT would need all."""
         plan, incomplete = self._plan, _winners(self._plan, deleting=False, complete=False)
-        places = {name: place for place, name in enumerate(plan.conflict.unchanged, start=1)}
+        places = {name: place for place, name in enumerate(plan.unchanged, start=1)}
         assignments = []
         for name in plan.updated:
             column, value = quote_identifier(name), f"winners.{quote_identifier(name)}"
@@ -262,7 +262,7 @@ class KeyedRows(TableRows):
             )
             if keys := self._named_keys(self._cursor.fetchall()):
                 raise self._refused(
-                    f"rows with {' and '.join(keys)} have no value for some of {', '.join(plan.conflict.unchanged)} "
+                    f"rows with {' and '.join(keys)} have no value for some of {', '.join(plan.unchanged)} "
                     "(unchanged_when), and neither the table nor the batch has another row with their key to take it "
                     "from"
                 )
@@ -271,7 +271,7 @@ class KeyedRows(TableRows):
     @property
     def _counts_skipped(self) -> bool:
         """If both a guard of the plan and a trigger may skip rows, those of the guard are counted."""
-        guarded = self._plan.conflict.where is not None or self._plan.late_by is not None
+        guarded = self._plan.rows.upsert_where is not None or self._plan.late_by is not None
         return guarded and self._tree.skipping_triggers
 
     def _check_written(self, tree: TableTree, given: int) -> None:
@@ -281,7 +281,7 @@ class KeyedRows(TableRows):
         with a million rows, counting takes a third of the time that the upsert itself takes.
         """
         plan = self._plan
-        if plan.order is None and plan.updated and plan.conflict.where is None:
+        if plan.order is None and plan.updated and plan.rows.upsert_where is None:
             self._refuse_missing(given, self._written)
         elif not tree.skipping_triggers:
             return
@@ -303,7 +303,7 @@ class KeyedRows(TableRows):
         compared as texts: different numbers have different texts.
         """
         plan, keys, source, differing = self._plan, self._keys, _winners(self._plan), ""
-        if plan.conflict.ignore:
+        if plan.rows.mode == "insert_ignore":
             row = ", ".join(f"winners.{quote_identifier(name)}" for name in plan.names)
             differing = f" AND count(DISTINCT ROW({row})::text) > 1"
             source += f" JOIN (SELECT {keys} FROM {source} GROUP BY {keys} HAVING count(*) > 1) AS twice USING ({keys})"

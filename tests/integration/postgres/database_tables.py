@@ -10,9 +10,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
+from spark_2pc_sink.options import Rows
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import read_target, utf8_connection
-from spark_2pc_sink.sink.rows.column_plan import REPLACE, ColumnPlan, ConflictRule, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
@@ -109,14 +110,17 @@ def plan_of(
     keys: Sequence[str] = (),
     order: t.DataType | None = None,
     deletes: bool = False,
-    conflict: ConflictRule = REPLACE,
+    **options: Any,
 ) -> ColumnPlan:
-    """A plan against the table as it is."""
+    """A plan against the table as it is; ``options`` are others of the table's."""
+    given = {"mode": "upsert" if keys else "append", "keys": keys, **options}
+    if order is not None:
+        given.setdefault("order_by", "version")
+    if deletes:
+        given["delete_when"] = "gone"
     with transaction(url) as connection:
         target = read_target(connection, table)
-        return plan_columns(
-            list(fields.items()), target, upsert_keys=keys, order=order, deletes=deletes, conflict=conflict
-        )
+        return plan_columns(list(fields.items()), target, Rows(table, **given), order=order)
 
 
 def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:

@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.sink.rows.catalog import read_target
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, ConflictRule
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.rows.keyed_rows import SHOWN_KEYS_MAX
 from tests.harness.providers import Database
@@ -383,7 +383,7 @@ def guarded(
     url: str, fields: Mapping[str, t.DataType] = ORDERS, *, order: t.DataType = LONG, order_by: str = "version"
 ) -> ColumnPlan:
     """A plan that keeps rows that are newer."""
-    return plan_of(url, fields, keys=["id"], order=order, conflict=ConflictRule(newer_by=order_by))
+    return plan_of(url, fields, keys=["id"], order=order, order_by=order_by, late_rows="keep_newer")
 
 
 def versions(*values: tuple[int, int | None]) -> pa.RecordBatch:

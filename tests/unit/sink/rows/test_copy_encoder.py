@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import UnstorableValueError
+from spark_2pc_sink.options import Rows
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
@@ -47,7 +48,8 @@ ID = TargetColumn(name="id", type_name="bigint", base_type="int8", nullable=Fals
 def plan_for(spark_type: t.DataType, base_type: str, *, keys: Sequence[str] = (), **more: Any) -> ColumnPlan:
     target = TargetColumn(**{"name": "x", "type_name": base_type, "base_type": base_type, **more})
     table = TargetTable(TableName("orders", "public"), (ID, target), (("id",),))
-    return plan_columns([("id", t.LongType()), ("x", spark_type)], table, upsert_keys=keys)
+    rows = Rows("orders", mode="upsert" if keys else "append", keys=keys)
+    return plan_columns([("id", t.LongType()), ("x", spark_type)], table, rows)
 
 
 TEXT = plan_for(t.StringType(), "text")

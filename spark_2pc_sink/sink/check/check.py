@@ -98,7 +98,7 @@ def _table(connection: Connection, rows: Rows, role: str) -> Finding:
     try:
         if rows.create_table and table_oid(connection, rows.table) is None:
             return Finding(subject, "ok", "it does not exist; the first batch creates it")
-        target = read_target(connection, rows.table, upsert=rows.mode != "append")
+        target = read_target(connection, rows)
     except ConfigurationError as error:
         return Finding(subject, "problem", error.rule, error.remedy)
     if not connection.execute(_MAY_INSERT, {"table": str(target.table)}).scalar():

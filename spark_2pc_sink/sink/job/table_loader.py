@@ -145,14 +145,13 @@ class TableLoader:
                 # Bypasses SQLAlchemy, with which psycopg2 would look for parameters after each percent sign of a name.
                 with utf8_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
-            keyed, deletes = bool(self._rows.keys), expressions.delete is not None
-            target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)
+            target = read_target(connection, self._rows)
             record_expressions.check_taken(expressions, target)
             if self._rows.schema_evolution == "add_columns" and (missing := missing_columns(columns, target)):
                 if not create:
                     return
                 add_columns(connection, missing, target)
-                target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)
+                target = read_target(connection, self._rows)
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],
                 target,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jdbc_state.connections import Database
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import Rows, SinkOptions
 
 
 def identifiers(columns: Iterable[str]) -> str:
@@ -139,10 +139,8 @@ _APPEND = "pass mode='append': COPY bypasses rules"
 _MARK_DELETED = "leave out delete_when, and mark deleted rows in a column"
 
 
-def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:
+def refuse_unfit(tree: TableTree, table: TableName, rows: Rows) -> None:
     """Refuse a target in which rows could be lost, or exist without the decision.
-
-    With ``upsert`` rows are inserted, otherwise copied; with ``deletes`` some are also deleted.
 
     Raises:
         ConfigurationError: it, or one of its partitions, is a view, a foreign table or the like, or is unlogged; or it
@@ -151,8 +149,8 @@ def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bo
     if tree.unfit is not None:
         raise refused("table", str(table), *tree.unfit)
     for name, applies, effect, otherwise in (
-        (tree.rule, upsert, "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
-        (tree.delete_rule, deletes, "deletions: rows that delete_when removes may stay", _MARK_DELETED),
+        (tree.rule, bool(rows.keys), "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
+        (tree.delete_rule, bool(rows.delete_when), "deletions: rows that delete_when removes may stay", _MARK_DELETED),
     ):
         if name and applies:
             rule = f"its rule {name!r} rewrites {effect}, and PostgreSQL does not report how many"
@@ -421,22 +419,22 @@ def table_oid(connection: Connection, table: str) -> int | None:
     return None if oid is None else int(oid)
 
 
-def read_target(connection: Connection, table: str, *, upsert: bool = False, deletes: bool = False) -> TargetTable:
-    """Read columns and unique keys of a table, which is found along search_path if ``table`` has no schema.
+def read_target(connection: Connection, rows: Rows) -> TargetTable:
+    """Read columns and unique keys of the table of ``rows``, which is found along search_path if it has no schema.
 
     Raises:
         ConfigurationError: as `table_oid` and `refuse_unfit`; there is no such table, or this connection would not send
             text in UTF-8.
     """
-    wanted, oid = TableName.parse(table), table_oid(connection, table)
+    wanted, oid = TableName.parse(rows.table), table_oid(connection, rows.table)
     if oid is None:
         remedy = "create it, pass create_table=True to create it from the batch's schema, or name its schema"
-        raise refused("table", table, "there is no such table in the database", remedy)
+        raise refused("table", rows.table, "there is no such table in the database", remedy)
     with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
         [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
         name = TableName(relation, schema)
-        refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
+        refuse_unfit(read_tree(cursor, name, lock=False), wanted, rows)
         cursor.execute(_HELD, (root_oid,))
         blockers = dict(cursor.fetchall())
         columns = (replace(each, retype_blocker=blockers.get(each.name, "")) for each in _columns(cursor, oid))

@@ -183,7 +183,7 @@ class TableRows(ABC):
 
     def _read_tree(self, *, lock: bool) -> TableTree:
         tree = read_tree(self._cursor, self._plan.table, lock=lock)
-        refuse_unfit(tree, self._plan.table, upsert=bool(self._plan.upsert_keys), deletes=self._plan.deletes)
+        refuse_unfit(tree, self._plan.table, self._plan.rows)
         return tree
 
     def _reread_tree(self) -> TableTree:

@@ -118,9 +118,10 @@ def plan_of(
         given.setdefault("order_by", "version")
     if deletes:
         given["delete_when"] = "gone"
+    options_of_table = Rows(table, **given)
     with transaction(url) as connection:
-        target = read_target(connection, table)
-        return plan_columns(list(fields.items()), target, Rows(table, **given), order=order)
+        target = read_target(connection, options_of_table)
+        return plan_columns(list(fields.items()), target, options_of_table, order=order)
 
 
 def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:

@@ -25,7 +25,7 @@ from tests.integration.postgres import database_tables as tables
 
 def target_of(url: str, name: str = "orders") -> TargetTable:
     with tables.transaction(url) as connection:
-        return read_target(connection, name)
+        return read_target(connection, Rows(name))
 
 
 def test_domains_are_what_is_below_them(database: str) -> None:
@@ -239,7 +239,7 @@ def test_two_sinks_may_add_them_at_one_time(database: str) -> None:
 
     def add() -> None:
         with tables.transaction(database) as connection:
-            target = read_target(connection, "orders")
+            target = read_target(connection, Rows("orders"))
             missing = missing_columns(MORE, target)
         looked.wait()
         with tables.transaction(database) as connection:

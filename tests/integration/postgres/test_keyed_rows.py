@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from itertools import combinations
 from pathlib import Path
@@ -268,9 +269,9 @@ def test_a_rule_for_delete_is_refused(database: str) -> None:
     with pytest.raises(ConfigurationError, match=r"its rule 'keep' rewrites deletions.*DROP RULE \"keep\""):
         put(database, plan, (1, None, 1, GONE))
     with transaction(database) as connection:
-        read_target(connection, "orders", upsert=True)
+        read_target(connection, replace(plan.rows, delete_when=None))
         with pytest.raises(ConfigurationError, match="its rule 'keep'"):
-            read_target(connection, "orders", upsert=True, deletes=True)
+            read_target(connection, plan.rows)
 
 
 #: Values of upsert_order_by by Spark type, those of which databases and languages have opinions of their own.

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
+from spark_2pc_sink.options import Rows
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.job.table_loader import check_condition
 from spark_2pc_sink.sink.report import WrittenRows
@@ -108,7 +109,7 @@ def test_a_target_that_may_lose_rows_is_refused_by_name(
     """C16: they can be run as they stand; then a batch is written."""
     run(database, *statements)
     with transaction(database) as connection, pytest.raises(ConfigurationError) as caught:
-        read_target(connection, "orders", upsert=bool(keys))
+        read_target(connection, Rows("orders", mode="upsert" if keys else "append", keys=keys))
     assert said in str(caught.value)
     run(database, *sql_in(caught.value.remedy))
     put(database, plan_of(database, keys=keys), (1, "a"))

@@ -252,14 +252,9 @@ class JsonField:
     keeps_null: bool = False
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """The Arrow columns from which the text is built."""
-        made = () if self.made is None else (self.made,)
-        return made if self.kind in _MADE_BY_SPARK else (self.column, *made)
-
-    @property
     def reads_column(self) -> bool:
-        return self.column in self.sources
+        """False if the text is built from `made` alone."""
+        return self.kind not in _MADE_BY_SPARK
 
     @property
     def name(self) -> bytes:
@@ -378,7 +373,6 @@ _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "DateType": date_text,
     "TimestampType": timestamp_text,
     "TimestampNTZType": timestamp_text,
-    WRAPPED: wrapped_text,
 }
 
 
@@ -386,9 +380,11 @@ def _text(batch: pa.RecordBatch, field: JsonField) -> tuple[Any, ...]:
     """The text of each value, without quotes, in one or several binary columns; the first has the nulls."""
     if field.kind == NESTED:
         return (pc.coalesce(*(as_binary(text, "value") for text in nested_texts(batch, field))),)
-    columns = [batch.column(source) for source in field.sources]
+    if field.kind == WRAPPED:
+        return (wrapped_text(batch.column(field.made)),)
+    column = batch.column(field.column)
     if field.kind == ZONED:
-        return zoned_timestamp_text(*columns)
+        return zoned_timestamp_text(column, batch.column(field.made))
     if field.kind in _FLOATS:
-        return (float_text(*columns),)
-    return (_TEXTS[field.kind](*columns),)
+        return (float_text(column, batch.column(field.made)),)
+    return (_TEXTS[field.kind](column),)

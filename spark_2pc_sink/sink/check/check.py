@@ -235,7 +235,7 @@ def check_sink(
         spark: the job's session, whose executors are tried. None: they are not.
         timeout_s: seconds for each request to Kafka.
     """
-    kafka = query_brokers(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
+    kafka = query_brokers(options, timeout_s=timeout_s)
     database = query_database(options)
     findings = [*kafka_findings(options, kafka), *database_findings(options, database)]
     if kafka.id_allowed and database.state.there and not (kafka.problem or database.problem):

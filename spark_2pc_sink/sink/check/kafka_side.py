@@ -140,14 +140,12 @@ class KafkaFacts:
     log: CheckedTopic | None = None
 
 
-def query_brokers(
-    options: KafkaOptions, transactional_id: str, topics: tuple[str, ...], *, timeout_s: int
-) -> KafkaFacts:
+def query_brokers(options: SinkOptions, *, timeout_s: int) -> KafkaFacts:
     """Query the brokers about a sink, with ``timeout_s`` seconds for each request."""
-    limit_ms = min(options.max_block_ms, timeout_s * 1000)
-    with Cluster(replace(options, max_block_ms=limit_ms)) as cluster:
+    limit_ms = min(options.kafka.max_block_ms, timeout_s * 1000)
+    with Cluster(replace(options.kafka, max_block_ms=limit_ms)) as cluster:
         try:
-            return _ask(cluster, transactional_id, topics)
+            return _ask(cluster, options.transactional_id, options.all_topics)
         except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
             return KafkaFacts(problem=str(error))
 
@@ -163,7 +161,7 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
             raise
         id_allowed, offers = False, False
     known = _topics(cluster, topics)
-    writable = [topic.name for topic in known if topic.there and topic.allowed and TopicRight.WRITE in topic.operations]
+    writable = [topic.name for topic in known if TopicRight.WRITE in topic.operations]
     configs = messages.describe_configs_request(ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
     answer = cluster.call(configs, cluster.deadline(), node_id=nodes[0])
     return KafkaFacts(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TypeVar
 
 from spark_2pc_sink.options.settings import check_texts, refused
 
@@ -14,7 +13,6 @@ _IDENTIFIER = re.compile(r'"(?P<quoted>(?:[^"\x00]|"")+)"|(?P<bare>[^\W\d][\w$]*
 _UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 #: 'table' or 'schema.table'; a third part would be a database, which a connection cannot leave.
 _PARTS = (1, 2)
-_Table = TypeVar("_Table", bound="TableName")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -29,7 +27,7 @@ class TableName:
     schema: str | None = None
 
     @classmethod
-    def parse(cls: type[_Table], text: object, *, option: str = "table") -> _Table:  # noqa: PYI019 - typing.Self is Python 3.11
+    def parse(cls, text: object, *, option: str = "table") -> TableName:
         """Split 'table' or 'schema.table' by PostgreSQL's rules.
 
         A bare identifier is folded to lower case; one in double quotes is kept, a double quote in it is doubled.

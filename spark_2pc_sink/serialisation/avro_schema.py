@@ -74,7 +74,7 @@ def parsed_schema(text: str) -> Any:
     try:
         return expand_schema(json.loads(text))
     except (ValueError, SchemaParseException, UnknownType) as error:
-        raise NoSchemaError("", f"it is not an Avro schema: {error}", "correct it") from error
+        raise NoSchemaError("", f"the schema is not an Avro schema: {error}", "correct it") from error
 
 
 def record_name(schema: Any) -> str | None:
@@ -92,7 +92,7 @@ def _check_fits(kind: DataType, schema: Any, path: str) -> None:
     if isinstance(schema, list):
         others = [branch for place, branch in enumerate(schema) if place != null_branch(schema)]
         if len(others) != 1 or len(schema) != 2:  # noqa: PLR2004 - null and one type
-            raise NoSchemaError(path, "it is a union other than of null and one type", "choose one type")
+            raise NoSchemaError(path, "the schema is a union other than of null and one type", "choose one type")
         [schema] = others
     described = schema if isinstance(schema, dict) else {"type": schema}
     name = described["type"]
@@ -115,7 +115,7 @@ def _check_scalar(kind: DataType, schema: Mapping[str, Any], path: str) -> None:
     if (name, logical) not in allowed:
         shown = name if logical is None else f"{name} ({logical})"
         remedy = f"convert the expression, or declare it as {json.dumps(_derived(kind, 'Value', path))}"
-        raise NoSchemaError(path, f"it is {kind.simpleString()}, and {shown} in the schema", remedy)
+        raise NoSchemaError(path, f"the batch has {kind.simpleString()}, the schema has {shown}", remedy)
 
 
 def _check_record(kind: StructType, schema: Mapping[str, Any], path: str) -> None:
@@ -143,7 +143,7 @@ def _check_decimal(kind: DecimalType, schema: Mapping[str, Any], path: str) -> N
         and schema["precision"] >= kind.precision
     )
     if not fits:
-        rule = f"it is {kind.simpleString()}, and {json.dumps(schema)} in the schema"
+        rule = f"the batch has {kind.simpleString()}, the schema has {json.dumps(schema)}"
         remedy = "take a decimal in bytes with the same scale and no less precision, or convert the expression"
         raise NoSchemaError(path, rule, remedy)
 

@@ -162,13 +162,12 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
     except NoSchemaError as error:
         cast = f"CAST({request.expression} AS {_type_with_schema(kind, request.format)})"
         remedy = error.remedy or f"convert it: {request.part}={cast!r}"
-        option = f"{request.part}_format={request.format!r}"
-        raise refused(option, kind.simpleString(), error.sentence, remedy) from error
+        raise refused(f"{request.part}_format", request.format, error.sentence, remedy) from error
 
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
     if not isinstance(kind, StructType) and (request.part == "value" or request.format == "protobuf"):
-        raise NoSchemaError("", f"it is {kind.simpleString()}", _ADVICE.format(part=request.part))
+        raise NoSchemaError("", f"the {request.part} is {kind.simpleString()}", _ADVICE.format(part=request.part))
     if registry.options.latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)

@@ -167,7 +167,7 @@ def _compiled(text: str) -> bytes:
         if done.returncode:
             said = done.stderr.strip().replace(f"{folder}/", "")
             remedy = "correct it; only Google's well-known types can be imported"
-            raise NoSchemaError("", f"it is not a Protobuf schema: {said}", remedy)
+            raise NoSchemaError("", f"the schema is not a Protobuf schema: {said}", remedy)
         return (Path(folder) / "set").read_bytes()
 
 
@@ -232,5 +232,5 @@ def _type_name(described: FieldDescriptor) -> str:
 
 def _mismatch(kind: DataType, declared: str, path: str, allowed: Sequence[str] = ()) -> NoSchemaError:
     expected = f", or declare it as {' or '.join(allowed)}" if allowed else ""
-    rule = f"it is {kind.simpleString()}, and {declared} in the schema"
+    rule = f"the batch has {kind.simpleString()}, the schema has {declared}"
     return NoSchemaError(path, rule, f"convert the expression{expected}")

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
@@ -28,7 +29,6 @@ from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
-from spark_2pc_sink.sink.rows.catalog import SqlTableName
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
 from spark_2pc_sink.sink.stream.background_task import attempt_threads
@@ -47,16 +47,16 @@ _FEW, _MANY = 1, 40
 class _Table:
     """`TableRows` over a cursor that only reads."""
 
-    rowcount = 0
-    statement = copy_statement(SqlTableName("t"), ["id"])
+    rowcount = copied = 0
+    statement = copy_statement(TableName("t"), ["id"])
 
     def copy_expert(self, _statement: object, source: Any, size: int) -> None:
         while source.read(size):
             pass
 
-    def copy(self, pieces: Any) -> int:
+    def copy(self, pieces: Any) -> None:
         """Copy by the code that copies into every table."""
-        return copy_rows(cast("Any", self), self.statement, pieces)
+        self.copied += copy_rows(cast("Any", self), self.statement, pieces)
 
     def delete(self) -> None: ...
 
@@ -128,7 +128,7 @@ def _run(batches: int) -> None:
         source = stack.enter_context(listener.open_attempt())
         plan = TaskPlan(
             encoding=EncodingOptions.of(kafka),
-            lanes=(LanePlan(topic="t", row_encoder=CopyPlan((column,), row_key="id")),),
+            lanes=(LanePlan(topic="t", row_encoder=CopyPlan((column,), row_keys=("id",))),),
             topics=Topics({"t": topic}),
             timestamp_ms=1,
             stream=source.address,

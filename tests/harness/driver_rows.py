@@ -234,9 +234,9 @@ def _with(digest: str, letters: int, *, count: int) -> str:
     return format_digest(combine_digests(int(digest or "0", 16), letters)) if count else ""
 
 
-def identity_of(row: Row) -> bytes:
+def identity_of(row: Row) -> str:
     """As good as that of a row of Spark."""
-    return hashlib.sha256(json.dumps(row).encode()).digest()[:16]
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()[:32]
 
 
 def letter_of(row: Row, reason: str) -> BadRow:

@@ -165,11 +165,11 @@ def token(options: dict[str, Any]) -> None:
 
 
 def columns(*names: str, target: TargetTable) -> None:
-    plan_columns([(name, t.LongType()) for name in names], target)
+    plan_columns([(name, t.LongType()) for name in names], target, Rows("orders"))
 
 
 def upsert(*keys: str) -> None:
-    plan_columns([(name, t.LongType()) for name in "abc"], KEYED, upsert_keys=keys)
+    plan_columns([(name, t.LongType()) for name in "abc"], KEYED, Rows("orders", mode="upsert", keys=keys))
 
 
 def avro(kind: Any, schema: Any) -> None:
@@ -178,7 +178,7 @@ def avro(kind: Any, schema: Any) -> None:
 
 def copied(plan: ColumnPlan, values: Any) -> None:
     """Rows, of which none is encoded."""
-    encoder = CopyEncoder(replace(plan.copy_plan, row_key="id"))
+    encoder = CopyEncoder(replace(plan.copy_plan, row_keys=("id",)))
     try:
         encoder.encode(batch_of(values))
     finally:

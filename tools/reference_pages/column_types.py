@@ -9,7 +9,9 @@ from typing import Final
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
+from spark_2pc_sink.options import Rows
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.column_plan import plan_columns
 from tools.reference_pages.markdown import code, table
 
@@ -108,9 +110,9 @@ def _answers(columns: Mapping[str, TargetColumn], values: tuple[t.DataType, ...]
 
 def _answer(kind: t.DataType, column: TargetColumn) -> str:
     """How a value is taken, or what its refusal says to do."""
-    target = TargetTable(SqlTableName("t", "public"), (column,))
+    target = TargetTable(TableName("t", "public"), (column,))
     try:
-        [planned] = plan_columns([("x", kind)], target).columns
+        [planned] = plan_columns([("x", kind)], target, Rows("t")).columns
     except ConfigurationError as error:
         if 'TYPE jsonb USING to_jsonb("x")' in error.remedy:
             return _ALTER

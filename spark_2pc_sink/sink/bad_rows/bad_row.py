@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -27,8 +29,6 @@ NUMBER: Final = "_2pc_number"
 #: True for a row that no other row of its key supersedes.
 WINS: Final = "_2pc_wins"
 
-#: Bytes of a row's identity.
-IDENTITY_BYTES: Final = 16
 #: Maximum characters of a reason: PostgreSQL may quote the row in it.
 _REASON_CHARACTERS_MAX: Final = 2_000
 
@@ -38,20 +38,21 @@ class RefusedRow:
     """A row that an output refused.
 
     Attributes:
-        identity: the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is looked up.
+        identity: hexadecimal digits, the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is
+            looked up.
         number: tells equal rows apart, within one job of Spark.
         output: the output that refused it.
         sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     """
 
-    identity: bytes
+    identity: str
     number: int
     output: str
     reason: str
     sqlstate: str = ""
 
     @classmethod
-    def of(cls, identity: bytes, number: int, output: str, error: DataError) -> RefusedRow:
+    def of(cls, identity: str, number: int, output: str, error: DataError) -> RefusedRow:
         sqlstate = error.sqlstate if isinstance(error, ConstraintError) else ""
         return cls(identity, number, output, _reason(error)[:_REASON_CHARACTERS_MAX], sqlstate)
 
@@ -80,14 +81,14 @@ class BadRow:
         fingerprint: None if not requested.
     """
 
-    identity: bytes
+    identity: str
     occurrences: int
     output: str
     reason: str
     sqlstate: str = ""
     row: str = "{}"
     equal_rows: int | None = None
-    fingerprint: int | None = None
+    fingerprint: str | None = None
 
     @property
     def all_of_them(self) -> bool:
@@ -98,7 +99,7 @@ class BadRow:
     def columns(self) -> dict[str, str | int]:
         """The columns of its dead letter that describe it, except the row itself."""
         return {
-            "identity": self.identity.hex(),
+            "identity": self.identity,
             "occurrences": self.occurrences,
             "output": self.output,
             "reason": self.reason,
@@ -115,13 +116,13 @@ class BadRow:
 class LookedUpRow:
     """Equal rows, looked up in the batch itself; ``row`` is JSON."""
 
-    fingerprint: int
-    identity: bytes
+    fingerprint: str
+    identity: str
     equal_rows: int
     row: str
 
 
-class BadRows(dict[bytes, BadRow]):
+class BadRows(dict[str, BadRow]):
     """The bad rows of one batch by identity. Its methods return new values."""
 
     def __init__(self, rows: Iterable[BadRow] = ()) -> None:
@@ -137,10 +138,10 @@ class BadRows(dict[bytes, BadRow]):
         A row refused several times in a lane, for several reasons, counts once. Each job numbers rows in its own way,
         so if several lanes refuse equal rows, the largest count of one lane applies.
         """
-        first: dict[bytes, RefusedRow] = {}
-        bad: dict[bytes, int] = {}
+        first: dict[str, RefusedRow] = {}
+        bad: dict[str, int] = {}
         for refused in lanes:
-            numbers: dict[bytes, set[int]] = {}
+            numbers: dict[str, set[int]] = {}
             for row in refused:
                 numbers.setdefault(row.identity, set()).add(row.number)
                 first.setdefault(row.identity, row)
@@ -162,8 +163,30 @@ class BadRows(dict[bytes, BadRow]):
         return BadRows(rows.values())
 
 
+def canonical_json(text: str) -> str:
+    """The canonical form of a JSON text: the same for the text and for PostgreSQL's ``jsonb`` of it.
+
+    ``jsonb`` orders the keys of an object, writes numbers without an exponent, and has no U+0000: it becomes U+FFFD, as
+    invalid text does in to_json. Here keys are in code point order, since the order of ``jsonb`` is not guaranteed.
+    """
+    return _json(json.loads(text, parse_float=Decimal, parse_int=Decimal))
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        members = {name.replace("\0", "\ufffd"): member for name, member in value.items()}
+        return f"{{{','.join(f'{_json(name)}:{_json(members[name])}' for name in sorted(members))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, Decimal):
+        # PostgreSQL's numeric has no negative zero, and keeps as many digits after the point as the text has.
+        return format(value.copy_abs() if value.is_zero() else value, "f")
+    if isinstance(value, str):
+        value = value.replace("\0", "\ufffd")
+    return json.dumps(value, ensure_ascii=False)
+
+
 _ROW_BYTES: Final = struct.Struct("!q")
-_FINGERPRINT_BYTES: Final = 8
 
 
 def row_names(batch: Any) -> Any:
@@ -171,11 +194,9 @@ def row_names(batch: Any) -> Any:
     return batch.select([IDENTITY, NUMBER, WINS])
 
 
-def name_of(names: Any, row: int) -> tuple[bytes, int]:
+def name_of(names: Any, row: int) -> tuple[str, int]:
     """Identity, or fingerprint, and number of a row."""
-    identity = names.column(IDENTITY)[row].as_py()
-    number: int = names.column(NUMBER)[row].as_py()
-    return fingerprint_bytes(identity) if isinstance(identity, int) else identity, number
+    return names.column(IDENTITY)[row].as_py(), names.column(NUMBER)[row].as_py()
 
 
 def pack_rows(names: Any, rows: bytes) -> bytes:
@@ -196,16 +217,6 @@ def unpack_rows(content: memoryview) -> Iterator[tuple[Any, bytes]]:
         [names] = pa.ipc.open_stream(reader)
         (row_bytes,) = _ROW_BYTES.unpack(reader.read(_ROW_BYTES.size))
         yield names, reader.read(row_bytes)
-
-
-def fingerprint_bytes(fingerprint: int) -> bytes:
-    """A fingerprint in place of an identity."""
-    return fingerprint.to_bytes(_FINGERPRINT_BYTES, "big", signed=True)
-
-
-def fingerprint_of(name: bytes) -> int:
-    """Decode `fingerprint_bytes`."""
-    return int.from_bytes(name, "big", signed=True)
 
 
 Refusal = TypeVar("Refusal")

@@ -7,7 +7,6 @@ changed.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -28,28 +27,23 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.schema import CreateTable
 
+from jdbc_state.schema import TRANSACTIONAL_ID_CHARACTERS_MAX, sql_of
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
 from spark_2pc_sink.sink.rows.catalog import table_transaction
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Dialect
+    from sqlalchemy import Connection
 
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import SinkOptions
 
-_TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 255
-# The escape itself, preceded by an even number of backslashes.
-_ESCAPED_NUL: Final = re.compile(r"((?<!\\)(?:\\\\)*)\\u0000")
 #: Required privileges on the table. DELETE: a rewritten batch replaces its earlier dead letters.
 PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")
-#: Used only for its spelling of types and names; psycopg2's would write % as %%.
-_DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 _FOUND: Final = text("SELECT to_regclass(:table) IS NOT NULL")
 _COLUMNS: Final = text(
     "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
@@ -59,10 +53,11 @@ _LACKING: Final = text(
     "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
 )
 #: Whether the role may create tables in the schema, use the schema, create schemas; the first two are null without it.
+#: And the role.
 _MAY_CREATE: Final = text(
     "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema), "
     "(SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema), "
-    "has_database_privilege(current_database(), 'CREATE')"
+    "has_database_privilege(current_database(), 'CREATE'), current_user"
 )
 
 
@@ -77,7 +72,7 @@ class DeadLetters:
         self.table: Table = Table(
             name.name,
             MetaData(schema=name.schema),
-            Column("transactional_id", String(_TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+            Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
             Column("query_id", Text, nullable=False),
             Column("batch_id", BigInteger, nullable=False),
             Column("identity", Text, nullable=False),
@@ -88,10 +83,6 @@ class DeadLetters:
             PrimaryKeyConstraint("transactional_id", "query_id", "batch_id", "identity"),
         )
         self._quoted = str(name)
-
-    @property
-    def ddl(self) -> str:
-        return str(CreateTable(self.table, if_not_exists=True).compile(dialect=_DIALECT)).strip()
 
     def prepare(self) -> None:
         """Create the table if it is missing, and check that the sink may write it. Call before the first batch.
@@ -110,12 +101,13 @@ class DeadLetters:
 
     def refusal(self, connection: Connection) -> ConfigurationError | None:
         """Why the sink cannot start with the table; None if it can, including when it has to create it."""
-        in_schema, usable, new_schema = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
+        in_schema, usable, new_schema, user = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
+        role = quote_identifier(user)
         # In a schema that the role may not use, looking up the table aborts the transaction.
         if usable is False or not self.exists(connection):
             makes_schema = in_schema is None and new_schema and self.table.schema == self._options.state_schema
             # The start creates the schema of the state table.
-            return None if (usable and in_schema) or makes_schema else self._not_made(connection, usable=usable)
+            return None if (usable and in_schema) or makes_schema else self._not_made(role, usable=usable)
         there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
         missing = [column.name for column in self.table.columns if column.name not in there]
         if missing:
@@ -124,16 +116,16 @@ class DeadLetters:
         lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
         if privileges := list(lacking):
             listed = ", ".join(privileges)
-            remedy = f"have its owner run: GRANT {listed} ON {self._quoted} TO {_role(connection)}"
+            remedy = f"have its owner run: GRANT {listed} ON {self._quoted} TO {role}"
             return self._refused(f"the role may not {listed}", remedy)
         return None
 
-    def _not_made(self, connection: Connection, *, usable: bool | None) -> ConfigurationError:
-        schema, role = quote_identifier(str(self.table.schema)), _role(connection)
+    def _not_made(self, role: str, *, usable: bool | None) -> ConfigurationError:
+        schema = quote_identifier(str(self.table.schema))
         statements = [
             *([f"CREATE SCHEMA {schema}"] if usable is None else []),
             *([] if usable else [f"GRANT USAGE ON SCHEMA {schema} TO {role}"]),
-            " ".join(self.ddl.split()),
+            " ".join(sql_of(CreateTable(self.table, if_not_exists=True)).split()),
             f"GRANT {', '.join(PRIVILEGES)} ON {self._quoted} TO {role}",
         ]
         why = {
@@ -157,16 +149,15 @@ class DeadLetters:
             if not self.exists(connection):
                 return BadRows()
             found = connection.execute(query).all()
-        return BadRows(BadRow(bytes.fromhex(identity), *others) for identity, *others in found)
+        return BadRows(BadRow(*row) for row in found)
 
     def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
         """Write the dead letters of a batch, at least one, in the deciding transaction; earlier ones are replaced."""
         connection.execute(delete(self.table).where(*self._of(batch_id)))
         options = self._options
         key = {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id}
-        # The row as text: SQLAlchemy would encode it as JSON a second time. U+0000, which jsonb lacks, becomes U+FFFD,
-        # as to_json replaces invalid text.
-        lines = [key | row.columns | {"row": _ESCAPED_NUL.sub(r"\1\\ufffd", row.row)} for row in bad_rows.values()]
+        # The row as text: SQLAlchemy would encode it as JSON a second time.
+        lines = [key | row.columns | {"row": canonical_json(row.row)} for row in bad_rows.values()]
         connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
 
     def _of(self, batch_id: int) -> tuple[Any, ...]:
@@ -179,7 +170,3 @@ class DeadLetters:
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_table", self._quoted, rule, remedy)
-
-
-def _role(connection: Connection) -> str:
-    return quote_identifier(str(connection.execute(text("SELECT current_user")).scalar_one()))

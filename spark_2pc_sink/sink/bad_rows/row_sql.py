@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY_BYTES
+from spark_2pc_sink.sink.rows.text_guards import parts_of
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ _FORMS: Final = (
 )
 
 
+#: Half of a SHA-256, in hexadecimal.
+_IDENTITY_DIGITS: Final = 32
 #: Types for which Spark has no hash.
 _WITHOUT_FINGERPRINT: Final = frozenset({"MapType", "VariantType"})
 
 
 def identity_sql(schema: StructType) -> str:
-    """The identity of a row of this schema, of type binary: the first half of a SHA-256 over all its columns.
+    """The identity of a row of this schema: hexadecimal digits of a SHA-256 over all its columns.
 
     Authors of rows cannot forge a row that is mistaken for a bad one. `_encoded` distinguishes null from an empty text
     and marks column boundaries; unlike a cast of a timestamp to text, it is independent of session settings, and it
@@ -51,25 +53,21 @@ def identity_sql(schema: StructType) -> str:
     if twice is not None:
         raise _refused(twice, "two columns of the batch have this name", "rename one of them before the sink")
     parts = [_encoded(quoted(field.name), field.dataType, field.name) for field in schema.fields]
-    return f"unhex(left(sha2({_joined(parts)}, 256), {2 * IDENTITY_BYTES}))"
+    return f"left(sha2({_joined(parts)}, 256), {_IDENTITY_DIGITS})"
 
 
 def fingerprint_sql(schema: StructType) -> str:
-    """The fingerprint of a row of this schema, of type bigint. Maps are not included: Spark cannot hash them.
+    """The fingerprint of a row of this schema, in hexadecimal. Maps are not included: Spark cannot hash them.
 
     Searches use it, since a SHA-256 of every row takes longer than writing it. Different rows may share a fingerprint,
     so it alone never marks a row as bad: the identities of the few matching rows are compared.
     """
-    names = [quoted(field.name) for field in schema.fields if _has_fingerprint(field.dataType)]
-    return f"xxhash64({', '.join(names)})" if names else "0L"
-
-
-def _has_fingerprint(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return all(_has_fingerprint(part.dataType) for part in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_fingerprint(kind.elementType)
-    return type(kind).__name__ not in _WITHOUT_FINGERPRINT
+    names = [
+        quoted(field.name)
+        for field in schema.fields
+        if not any(type(part).__name__ in _WITHOUT_FINGERPRINT for part in parts_of(field.dataType))
+    ]
+    return f"hex(xxhash64({', '.join(names)}))" if names else "'0'"
 
 
 def _joined(parts: list[str]) -> str:

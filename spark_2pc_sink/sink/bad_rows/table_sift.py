@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.sink.bad_rows.bad_row import WINS, RefusedRow, find_refused, name_of, try_again
-from spark_2pc_sink.sink.rows.catalog import driver_connection
+from spark_2pc_sink.sink.rows.catalog import utf8_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,9 +72,6 @@ class SiftedPart:
                 at += _LENGTH.size + max(length, 0)
             begins.append(at)
         return begins
-
-
-_SAVEPOINT: Final = sql.Identifier("_2pc_sift")
 
 
 class TableSift:
@@ -140,8 +136,8 @@ class TableSift:
 
     def _try(self, pieces: Sequence[CopyBytes], count: int, *, write: bool) -> ConstraintError | None:
         """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
-        with driver_connection(self._connection).cursor() as cursor:
-            cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
+        with utf8_connection(self._connection).cursor() as cursor:
+            cursor.execute("SAVEPOINT _2pc_sift")
             try:
                 rows = self._table(self._connection)
                 rows.copy(pieces)
@@ -151,7 +147,7 @@ class TableSift:
                     rows.finish(count)
                 rows.forget()
             except ConstraintError as refusal:
-                cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {0}; RELEASE SAVEPOINT {0}").format(_SAVEPOINT))
+                cursor.execute("ROLLBACK TO SAVEPOINT _2pc_sift; RELEASE SAVEPOINT _2pc_sift")
                 return refusal
-            cursor.execute(sql.SQL("RELEASE SAVEPOINT {}").format(_SAVEPOINT))
+            cursor.execute("RELEASE SAVEPOINT _2pc_sift")
         return None

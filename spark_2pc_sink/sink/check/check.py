@@ -79,21 +79,18 @@ class DatabaseFacts:
 def query_database(options: SinkOptions) -> DatabaseFacts:
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         try:
-            return _ask(store, options, DeadLetters(options, store.database, query_id=""))
+            with table_transaction(store.database, options, "check of the database") as connection:
+                kind = store.database.check_kind()
+                server = connection.execute(_SERVER, {"schema": options.state_schema}).mappings().one()
+                written = [lane.rows for lane in options.lanes if lane.rows is not None]
+                tables = [_table(connection, rows, server["role"]) for rows in written]
+                if options.bad_rows == "dead_letter":
+                    tables.append(_dead_letters(connection, DeadLetters(options, store.database, query_id="")))
+            return DatabaseFacts(kind=kind, state=store.check_schema(), tables=tuple(tables), **server)
         except StateStoreError as error:
             return DatabaseFacts(problem=str(error))
         except ConfigurationError as error:
             return DatabaseFacts(problem=error.rule, remedy=error.remedy)
-
-
-def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> DatabaseFacts:
-    with table_transaction(store.database, options, "check of the database") as connection:
-        kind = store.database.check_kind()
-        server = connection.execute(_SERVER, {"schema": options.state_schema}).mappings().one()
-        tables = [_table(connection, lane.rows, server["role"]) for lane in options.lanes if lane.rows is not None]
-        if options.bad_rows == "dead_letter":
-            tables.append(_dead_letters(connection, letters))
-    return DatabaseFacts(kind=kind, state=store.check_schema(), tables=tuple(tables), **server)
 
 
 def _table(connection: Connection, rows: Rows, role: str) -> Finding:
@@ -101,7 +98,7 @@ def _table(connection: Connection, rows: Rows, role: str) -> Finding:
     try:
         if rows.create_table and table_oid(connection, rows.table) is None:
             return Finding(subject, "ok", "it does not exist; the first batch creates it")
-        target = read_target(connection, rows.table, upsert=rows.mode != "append")
+        target = read_target(connection, rows)
     except ConfigurationError as error:
         return Finding(subject, "problem", error.rule, error.remedy)
     if not connection.execute(_MAY_INSERT, {"table": str(target.table)}).scalar():
@@ -170,14 +167,38 @@ def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
     return Finding(subject, "problem", text, remedy)
 
 
-_PAGE: Final = "See docs/limits.md for all limits."
-
-
 def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) -> str:
     """The paragraph about the guarantee."""
-    return " ".join(
-        [_promise(options), *_bad_rows(options), *_crash(options, kafka), *_not_promised(kafka, database), _PAGE]
+    said = [_promise(options)]
+    if options.bad_rows == "dead_letter":
+        name = options.dead_letter_name
+        topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
+        said.append(
+            f"A row that one side refuses goes to table {name.schema}.{name.name}{topic} only, also exactly once."
+        )
+    limit_ms = timeout_ms(options, kafka)
+    if kafka.problem:
+        said.append("How long the job may stay down is unknown, because Kafka did not answer.")
+    elif limit_ms is None:
+        said.append("The job may stay down indefinitely: transactions of the sink never time out.")
+    else:
+        said.append(
+            f"After a crash between the two commits the job may stay down for {minutes(limit_ms)}. After that, Kafka "
+            "has aborted what the database has committed; the sink then sends the same records again, after later "
+            "records of other producers, if the source can still replay them."
+        )
+    if weak := [topic.name for topic in kafka.topics if topic.there and not is_durable(topic)]:
+        said.append(
+            f"Not guaranteed: that records of {', '.join(weak)} survive the loss of one broker (topic settings)."
+        )
+    if not database.problem and not database.fsync:
+        said.append("Not guaranteed: that committed rows survive a crash of PostgreSQL's machine (fsync=off).")
+    said.append(
+        "Not guaranteed: that both sides change at the same moment (rows appear shortly before records), and the order "
+        "of records, except that with upsert_order_by the last record of a key is the row of the table. See "
+        "docs/limits.md for all limits."
     )
+    return " ".join(said)
 
 
 def _promise(options: SinkOptions) -> str:
@@ -192,40 +213,6 @@ def _promise(options: SinkOptions) -> str:
         f"Every row of a batch{matching} is written to {places} exactly once, whichever process crashes and when: once "
         "the sink is idle, readers of the topic with isolation.level=read_committed and of the table see the same "
         "batches."
-    )
-
-
-def _bad_rows(options: SinkOptions) -> Iterator[str]:
-    if options.bad_rows == "dead_letter":
-        name = options.dead_letter_name
-        topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
-        yield f"A row that one side refuses goes to table {name.schema}.{name.name}{topic} only, also exactly once."
-
-
-def _crash(options: SinkOptions, kafka: KafkaFacts) -> Iterator[str]:
-    if kafka.problem:
-        yield "How long the job may stay down is unknown, because Kafka did not answer."
-        return
-    limit_ms = timeout_ms(options, kafka)
-    if limit_ms is None:
-        yield "The job may stay down indefinitely: transactions of the sink never time out."
-        return
-    yield (
-        f"After a crash between the two commits the job may stay down for {minutes(limit_ms)}. After that, Kafka has "
-        "aborted what the database has committed; the sink then sends the same records again, after later records of "
-        "other producers, if the source can still replay them."
-    )
-
-
-def _not_promised(kafka: KafkaFacts, database: DatabaseFacts) -> Iterator[str]:
-    weak = [topic.name for topic in kafka.topics if topic.there and not is_durable(topic)]
-    if weak:
-        yield f"Not guaranteed: that records of {', '.join(weak)} survive the loss of one broker (topic settings)."
-    if not database.problem and not database.fsync:
-        yield "Not guaranteed: that committed rows survive a crash of PostgreSQL's machine (fsync=off)."
-    yield (
-        "Not guaranteed: that both sides change at the same moment (rows appear shortly before records), and the order "
-        "of records, except that with upsert_order_by the last record of a key is the row of the table."
     )
 
 
@@ -248,7 +235,7 @@ def check_sink(
         spark: the job's session, whose executors are tried. None: they are not.
         timeout_s: seconds for each request to Kafka.
     """
-    kafka = query_brokers(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
+    kafka = query_brokers(options, timeout_s=timeout_s)
     database = query_database(options)
     findings = [*kafka_findings(options, kafka), *database_findings(options, database)]
     if kafka.id_allowed and database.state.there and not (kafka.problem or database.problem):

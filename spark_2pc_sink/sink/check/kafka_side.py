@@ -30,7 +30,6 @@ from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_sm
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
-from spark_2pc_sink.wire.responses import KafkaPart
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
@@ -41,29 +40,6 @@ _UNUSED_PRODUCER: Final = ProducerIdAndEpoch(2**63 - 1, 0)
 TRIAL_TIMEOUT_MS: Final = 60_000
 #: EndTxn below the version that bumps epochs; accepted at every transaction.version.
 _END_VERSION_MAX: Final = 4
-
-
-def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaPart]:
-    """Partitions and replicas of topics, and the allowed operations (KIP-430).
-
-    Returns:
-        All requested topics; missing or undescribable ones have an error code.
-    """
-    answer = cluster.call(messages.metadata_request(topics, operations=True), cluster.deadline())
-    return {topic.name: topic for topic in answer.topics}
-
-
-def read_configs(
-    cluster: Cluster, resource: ConfigResource, name: str, keys: Iterable[str]
-) -> Mapping[str, str | None] | None:
-    """Read some values of a topic, by its name, or of a broker, by its id.
-
-    Returns:
-        None if this client may not read them (no DESCRIBE_CONFIGS).
-    """
-    node_id = int(name) if resource is ConfigResource.BROKER else None
-    request = messages.describe_configs_request(resource, name, keys)
-    return responses.config_values(cluster.call(request, cluster.deadline(), node_id=node_id), name)
 
 
 def may_write(cluster: Cluster, transactional_id: str) -> bool:
@@ -79,30 +55,6 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
     plain = request._replace(version_max=_END_VERSION_MAX)
     answer = CoordinatorCalls(cluster, transactional_id).ask(plain, cluster.deadline())
     return bool(answer.error_code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-
-
-def refused_topics(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> dict[str, str]:
-    """Topics that reject transactions, with reasons: begins an empty transaction on a partition of each and aborts it.
-
-    Only markers are written to these partitions. Two-phase commit is not requested, so a transaction left open ends by
-    its timeout. The transactional id must be unused, because its producer would be fenced.
-
-    Raises:
-        AuthorizationError: this client may not write the transactional id.
-        ConfigurationError: the transactional id is too long, or the brokers do not allow `TRIAL_TIMEOUT_MS`.
-        KafkaError: the transaction cannot be begun.
-    """
-    options = replace(cluster.options, transaction_timeout_ms=TRIAL_TIMEOUT_MS)
-    client = TransactionClient(cluster, transactional_id, options, two_phase_commit=False)
-    producer = client.usable_producer().producer
-    refused = {}
-    for topic in topics:
-        try:
-            client.add_partitions(producer, [TopicPartition(topic, 0)])
-        except KafkaError as error:
-            refused[topic] = str(error)
-    client.end(producer, commit=False)
-    return refused
 
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
@@ -146,7 +98,7 @@ class CheckedTopic:
     leaderless: int = 0
     replicas: int = 0
     operations: frozenset[int] = frozenset()
-    configs: dict[str, str | None] | None = None
+    configs: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -181,21 +133,19 @@ class KafkaFacts:
     brokers: int = 0
     transaction_version: int = 0
     offers_two_phase: bool = False
-    configs: dict[str, str | None] | None = None
+    configs: Mapping[str, str | None] | None = None
     id_allowed: bool = True
     topics: tuple[CheckedTopic, ...] = ()
     trial: Trial | None = None
     log: CheckedTopic | None = None
 
 
-def query_brokers(
-    options: KafkaOptions, transactional_id: str, topics: tuple[str, ...], *, timeout_s: int
-) -> KafkaFacts:
+def query_brokers(options: SinkOptions, *, timeout_s: int) -> KafkaFacts:
     """Query the brokers about a sink, with ``timeout_s`` seconds for each request."""
-    limit_ms = min(options.max_block_ms, timeout_s * 1000)
-    with Cluster(replace(options, max_block_ms=limit_ms)) as cluster:
+    limit_ms = min(options.kafka.max_block_ms, timeout_s * 1000)
+    with Cluster(replace(options.kafka, max_block_ms=limit_ms)) as cluster:
         try:
-            return _ask(cluster, transactional_id, topics)
+            return _ask(cluster, options.transactional_id, options.all_topics)
         except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
             return KafkaFacts(problem=str(error))
 
@@ -211,17 +161,18 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
             raise
         id_allowed, offers = False, False
     known = _topics(cluster, topics)
-    writable = [topic.name for topic in known if topic.there and topic.allowed and TopicRight.WRITE in topic.operations]
-    configs = read_configs(cluster, ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
+    writable = [topic.name for topic in known if TopicRight.WRITE in topic.operations]
+    configs = messages.describe_configs_request(ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
+    answer = cluster.call(configs, cluster.deadline(), node_id=nodes[0])
     return KafkaFacts(
         cluster_id=features.cluster_id,
         brokers=len(nodes),
         transaction_version=features.transaction_version,
         offers_two_phase=offers,
-        configs=None if configs is None else dict(configs),
+        configs=responses.config_values(answer, str(nodes[0])),
         id_allowed=id_allowed,
         topics=known,
-        trial=_try_transaction(cluster, transactional_id, writable) if id_allowed and writable else None,
+        trial=try_transaction(cluster, f"{transactional_id}{TRIAL}", writable) if id_allowed and writable else None,
         log=next((topic for topic in _topics(cluster, (TRANSACTION_LOG,)) if topic.allowed and topic.there), None),
     )
 
@@ -230,13 +181,15 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
     if not names:
         return ()
     facts = []
-    for name, found in sorted(describe_topics(cluster, names).items()):
+    answer = cluster.call(messages.metadata_request(names, operations=True), cluster.deadline())
+    for found in sorted(answer.topics, key=lambda topic: topic.name):
+        name = found.name
         if not responses.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
             facts.append(CheckedTopic(name, there=refused, allowed=not refused))
             continue
         asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP, DISKLESS)
-        configs = read_configs(cluster, ConfigResource.TOPIC, name, asked)
+        configs = messages.describe_configs_request(ConfigResource.TOPIC, name, asked)
         facts.append(
             CheckedTopic(
                 name,
@@ -244,19 +197,34 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
                 leaderless=sum(part.leader_id < 0 for part in found.partitions),
                 replicas=min(len(part.replica_nodes) for part in found.partitions),
                 operations=frozenset(found.authorized_operations or ()),
-                configs=None if configs is None else dict(configs),
+                configs=responses.config_values(cluster.call(configs, cluster.deadline()), name),
             )
         )
     return tuple(facts)
 
 
-def _try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> Trial:
+def try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> Trial:
+    """Begin an empty transaction on a partition of each topic, and abort it.
+
+    Only markers are written to these partitions. Two-phase commit is not requested, so a transaction left open ends by
+    its timeout. The transactional id must be unused, because its producer would be fenced.
+    """
+    options = replace(cluster.options, transaction_timeout_ms=TRIAL_TIMEOUT_MS)
+    client = TransactionClient(cluster, transactional_id, options, two_phase_commit=False)
+    refused = {}
     try:
-        return Trial(refused=refused_topics(cluster, f"{transactional_id}{TRIAL}", topics))
+        producer = client.usable_producer().producer
+        for topic in topics:
+            try:
+                client.add_partitions(producer, [TopicPartition(topic, 0)])
+            except KafkaError as error:
+                refused[topic] = str(error)
+        client.end(producer, commit=False)
     except AuthorizationError:
         return Trial(allowed=False)
     except (ConfigurationError, KafkaError, KafkaTimeoutError) as error:
         return Trial(problem=str(error))
+    return Trial(refused=refused)
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
@@ -406,7 +374,7 @@ def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding
         yield Finding(f"topic {topic.name}", "problem", f"it does not support transactions: {why}", remedy)
 
 
-def _dead_letters(topic: CheckedTopic, configs: dict[str, str | None]) -> Iterator[Finding]:
+def _dead_letters(topic: CheckedTopic, configs: Mapping[str, str | None]) -> Iterator[Finding]:
     """Additional requirements for a dead-letter topic."""
     subject, allowed = f"dead-letter topic {topic.name}", int(configs.get(MESSAGE_BYTES) or MESSAGE_BYTES_WANTED)
     raised = f"set {MESSAGE_BYTES}={MESSAGE_BYTES_WANTED} or more"
@@ -424,19 +392,15 @@ def _durability(options: KafkaOptions, topic: CheckedTopic) -> Finding:
     subject = f"topic {topic.name}"
     shape = f"{counted(topic.partitions, 'partition')}, {counted(topic.replicas, 'replica')}"
     if topic.configs is None:
-        text, remedy = (
-            f"{shape}; its settings may not be read",
-            _acl(options, ("--topic", topic.name), "DescribeConfigs"),
-        )
-        return Finding(subject, "not_checked", text, remedy)
+        remedy = _acl(options, ("--topic", topic.name), "DescribeConfigs")
+        return Finding(subject, "not_checked", f"{shape}; its settings may not be read", remedy)
     in_sync = int(topic.configs.get(MIN_INSYNC) or 1)
     text = f"{shape}, {MIN_INSYNC}={in_sync}"
     if in_sync > topic.replicas:
         return Finding(subject, "problem", f"{text}: no write can succeed", f"lower {MIN_INSYNC} to {topic.replicas}")
     if topic.configs.get(UNCLEAN) == "true":
-        return Finding(
-            subject, "warning", f"{text}: with {UNCLEAN} acknowledged records can be lost", f"set {UNCLEAN}=false"
-        )
+        weak = f"{text}: with {UNCLEAN} acknowledged records can be lost"
+        return Finding(subject, "warning", weak, f"set {UNCLEAN}=false")
     if not is_durable(topic):
         remedy = f"{_REPLICAS} replicas and {MIN_INSYNC}={_IN_SYNC}"
         return Finding(subject, "warning", f"{text}: acknowledged records can be lost with one broker", remedy)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import EXECUTORS, Finding
 from spark_2pc_sink.sink.job.executors import remedy_for, try_executors
@@ -42,12 +43,12 @@ def rows_with(schema: StructType | str) -> DataFrame:
     session = SparkSession.getActiveSession()
     if session is None:
         rule, remedy = "comparing it with the table needs a Spark session", "create the job's session first"
-        raise ConfigurationError(option="schema", value=schema, rule=rule, remedy=remedy)
+        raise refused("schema", schema, rule, remedy)
     try:
         return session.createDataFrame([], schema)
     except PySparkException as error:
         rule, remedy = f"it is not a schema: {error}", "pass for example 'order_id BIGINT, total DECIMAL(10, 2)'"
-        raise ConfigurationError(option="schema", value=schema, rule=rule, remedy=remedy) from error
+        raise refused("schema", schema, rule, remedy) from error
 
 
 def schema_findings(options: SinkOptions, batch: DataFrame) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ knowledge of them. A batch without bad rows is the frame passed by Spark.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -20,17 +20,14 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     BadRow,
     BadRows,
     LookedUpRow,
-    fingerprint_bytes,
-    fingerprint_of,
 )
 from spark_2pc_sink.sink.bad_rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
-from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
     from sqlalchemy import Connection
 
     from spark_2pc_sink.options import SinkOptions
@@ -121,19 +118,16 @@ class FilteredBatch:
     def _looked_up(self, found: BadRows) -> list[LookedUpRow]:
         """Look up rows named by a search in the batch. A separate evaluation: only now are they known."""
         schema = self._batch.schema
-        if self.exact:
-            meant = f"{identity_sql(schema)} IN ({', '.join(_binary(name) for name in found)})"
-        else:
-            meant = _has_one_of(schema, [fingerprint_of(name) for name in found])
+        meant = _is_among(found, identity_sql(schema) if self.exact else fingerprint_sql(schema))
         named = (f"{fingerprint_sql(schema)} AS {_FINGERPRINT}", f"{identity_sql(schema)} AS {IDENTITY}")
         # Few rows, in one partition: no shuffle into the session's default number of partitions.
         rows = self._batch.filter(meant).selectExpr(*named, f"{dead_letter_json(schema)} AS {_JSON}").repartition(1)
         grouped = rows.groupBy(_FINGERPRINT, IDENTITY).agg(F.count("*"), F.first(_JSON)).collect()
-        return [LookedUpRow(number, bytes(identity), count, json) for number, identity, count, json in grouped]
+        return [LookedUpRow(*row) for row in grouped]
 
-    def _name(self, row: LookedUpRow) -> bytes:
+    def _name(self, row: LookedUpRow) -> str:
         """The name used by a search."""
-        return row.identity if self.exact else fingerprint_bytes(row.fingerprint)
+        return row.identity if self.exact else row.fingerprint
 
 
 def _other_rows(refused: BadRow) -> ConfigurationError:
@@ -156,9 +150,9 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     if all(row.all_of_them for row in bad_rows.values()):
         return batch.filter(f"NOT ({_is_one_of(batch, bad_rows)})")
     identified = batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
-    lines: list[tuple[Any, ...]] = [(bytearray(row.identity), row.occurrences) for row in bad_rows.values()]
+    lines = [(row.identity, row.occurrences) for row in bad_rows.values()]
     # A small table, which is sent to each task.
-    listed = F.broadcast(batch.sparkSession.createDataFrame(lines, f"{IDENTITY} binary, {_OCCURRENCES} bigint"))
+    listed = F.broadcast(batch.sparkSession.createDataFrame(lines, f"{IDENTITY} string, {_OCCURRENCES} bigint"))
     # Equal rows have no order among them, and need none.
     ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
     kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")
@@ -170,22 +164,16 @@ def _is_one_of(batch: DataFrame, bad_rows: BadRows) -> str:
 
     The identity is computed only for rows with the fingerprint of a bad one.
     """
-    identities = f"{identity_sql(batch.schema)} IN ({', '.join(map(_binary, bad_rows))})"
+    identities = _is_among(bad_rows, identity_sql(batch.schema))
     fingerprints = [row.fingerprint for row in bad_rows.values() if row.fingerprint is not None]
     if len(fingerprints) < len(bad_rows):
         return identities
-    return f"{_has_one_of(batch.schema, fingerprints)} AND {identities}"
+    return f"{_is_among(fingerprints, fingerprint_sql(batch.schema))} AND {identities}"
 
 
-def _has_one_of(schema: StructType, fingerprints: Iterable[int]) -> str:
-    """SQL that is true for a row with one of some fingerprints.
+def _is_among(names: Iterable[str], sql: str) -> str:
+    """SQL that is true for a row with one of some names.
 
-    They are compared as hexadecimal digits: Spark embeds a number in the code that it compiles, and would recompile it
-    for each batch.
+    These are texts: Spark embeds a number in the code that it compiles, and would recompile it for each batch.
     """
-    digits = ", ".join(f"'{fingerprint % 2**64:X}'" for fingerprint in fingerprints)
-    return f"hex({fingerprint_sql(schema)}) IN ({digits})"
-
-
-def _binary(content: bytes) -> str:
-    return f"X'{content.hex()}'"
+    return f"{sql} IN ({', '.join(map(literal, names))})"

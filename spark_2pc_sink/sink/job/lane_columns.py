@@ -18,9 +18,9 @@ from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_f
 from spark_2pc_sink.sink.job.task_plan import LanePlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import true_sql, type_of
-from spark_2pc_sink.sink.rows.column_plan import encoded_sql
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.text_guards import guarded_sql
+from spark_2pc_sink.sink.rows.type_mapping import in_arrow
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class TableColumns:
         """The columns in their encoded form, in one select: a lane among several cannot have a second."""
         made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
         return [
-            f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"
+            f"{in_arrow(f'({sql})', kind, column.target)[0]} AS {quoted(column.name)}"
             for column, (sql, kind) in zip(plan.copied, made_of, strict=True)
         ]
 

@@ -11,20 +11,18 @@ from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
 from spark_2pc_sink.sink.records import record_columns, record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
-    SqlTableName,
-    driver_connection,
     read_target,
     table_oid,
     table_transaction,
+    utf8_connection,
 )
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.conflict_rule import ConflictRule, order_in_table
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
@@ -65,9 +63,9 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         "table": table,
         "read": list(plan.names) if upsert else [],
         "updated": list(plan.updated) if upsert else [],
-        "deletes": plan.delete is not None,
+        "deletes": plan.deletes,
     }
-    with driver_connection(connection).cursor() as cursor:
+    with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_PRIVILEGES, asked)
         [(role, database, insert, select, update, delete, temporary, row_security)] = cursor.fetchall()
     has = {"INSERT": insert, "SELECT": select, "UPDATE": update, "DELETE": delete}
@@ -77,7 +75,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         missing.append("TEMPORARY on the database")
         grants.append(f"GRANT TEMPORARY ON DATABASE {quote_identifier(database)} TO {quote_identifier(role)}")
     if missing:
-        rule = f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.mode!r} needs"
+        rule = f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.rows.mode!r} needs"
         raise refused("table", table, rule, f"have the owner run: {'; '.join(grants)}")
     if row_security and not upsert:
         rule = f"its row-level security applies to role {role!r}, and PostgreSQL does not support COPY with it"
@@ -90,7 +88,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
 
 def check_condition(connection: Connection, plan: ColumnPlan) -> None:
     """Refuse a condition that PostgreSQL rejects. Must be the last statement of its transaction, which it may abort."""
-    where = plan.conflict.where
+    where = plan.rows.upsert_where
     if where is None:
         return
     name = quote_identifier(target_alias(plan))
@@ -100,7 +98,7 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
     )
     if len(bare_statements(where)) > 1:
         raise refused("upsert_where", where, "must be a single condition, without ';'", remedy)
-    with driver_connection(connection).cursor() as cursor:
+    with utf8_connection(connection).cursor() as cursor:
         try:
             cursor.execute(explain_statement(plan))
         except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
@@ -121,7 +119,7 @@ class TableLoader:
         #: What is written where; None before the table exists.
         self.plan: ColumnPlan | None = None
         self._columns: TableColumns | None = None
-        self._row_key: str | None = None
+        self._row_keys: tuple[str, ...] = ()
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
         """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
@@ -137,12 +135,6 @@ class TableLoader:
         fields = rows.selectExpr(*selected.selected()).schema.fields
         columns = fields[: len(selected.stored)]
         order = None if order_by is None else fields[len(selected.stored)].dataType
-        conflict = ConflictRule(
-            ignore=self._rows.mode == "insert_ignore",
-            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
-            where=self._rows.upsert_where,
-            unchanged=tuple(self._rows.unchanged_when or ()),
-        )
         with table_transaction(self._database, self._options, "reading the target table") as connection:
             if self._rows.create_table and table_oid(connection, self._rows.table) is None:
                 if not create:
@@ -151,35 +143,28 @@ class TableLoader:
                     columns, self._rows.table, upsert_keys=self._rows.keys, primary_key=self._rows.primary_key
                 )
                 # Bypasses SQLAlchemy, with which psycopg2 would look for parameters after each percent sign of a name.
-                with driver_connection(connection).cursor() as cursor:
+                with utf8_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
-            keyed, deletes = bool(self._rows.keys), expressions.delete is not None
-            target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)
+            target = read_target(connection, self._rows)
             record_expressions.check_taken(expressions, target)
             if self._rows.schema_evolution == "add_columns" and (missing := missing_columns(columns, target)):
                 if not create:
                     return
                 add_columns(connection, missing, target)
-                target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)
+                target = read_target(connection, self._rows)
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],
                 target,
-                upsert_keys=self._rows.keys,
+                self._rows,
                 order=order,
-                deletes=deletes,
-                conflict=conflict,
                 expressions=expressions.columns,
             )
-            if order_by is not None and order is not None and self._rows.late_rows == "keep_newer":
-                late_rows = order_in_table(order_by, expressions.columns, target, self._rows.keys, order)
-                conflict.check(plan.names, plan.upsert_keys, order_column=late_rows.column)
-                plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
             check_condition(connection, plan)
         self.plan = replace(plan, lane=self.lane.index)
         self._schema = batch.schema
         self._columns = replace(selected, types=tuple(field.dataType for field in fields))
-        self._row_key = record_columns.KEY if expressions.key and not self._rows.keys else None
+        self._row_keys = plan.upsert_keys or ((record_columns.KEY,) if expressions.key else ())
 
     @property
     def planned(self) -> tuple[ColumnPlan, TableColumns]:
@@ -189,7 +174,7 @@ class TableLoader:
         return self.plan, self._columns
 
     def encoder_plan(self) -> CopyPlan:
-        return replace(self.planned[0].copy_plan, row_key=self._row_key)
+        return replace(self.planned[0].copy_plan, row_keys=self._row_keys)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the deciding transaction."""
@@ -244,7 +229,7 @@ class LaneTables:
             raise
 
 
-def references_of(connection: Connection, tables: Sequence[SqlTableName]) -> set[tuple[int, int]]:
+def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:
     """References between some tables, by index: (1, 0) if the second refers to the first."""
     oids = list(connection.execute(_OIDS, {"names": [str(table) for table in tables]}).scalars())
     found = connection.execute(_REFERENCES, {"tables": oids})

@@ -383,6 +383,9 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
         remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
         if "UNSUPPORTED_GENERATOR" in said:
             rule, remedy = "it turns one row into several", "explode before the sink, or with rows= of Records and Rows"
+        if "AMBIGUOUS_REFERENCE" in said:
+            remedy = "rename one of the columns before the sink; or, if their names differ in case only, set "
+            remedy += "spark.sql.caseSensitive=true before the query starts"
         if "GROUP_BY" in said:
             rule, remedy = "it aggregates rows, and must have a value for each row", "aggregate before the sink"
         raise refused(option, sql, rule, remedy) from None

@@ -6,7 +6,6 @@ batches. So each partition has one run of sequence numbers, and there are no con
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -241,12 +240,8 @@ class TopicMetadata:
 
     def counts_of_existing(self, topics: Iterable[str]) -> dict[str, int]:
         """The same, without missing topics."""
-        found: dict[str, int] = {}
-        for topic in topics:
-            if name_fault(topic) is None:
-                with suppress(UnknownTopicError):
-                    found |= self.counts([topic])
-        return found
+        found = self._cluster.existing_topics(topic for topic in topics if name_fault(topic) is None)
+        return {name: len(topic.partitions) for name, topic in found.items()}
 
     def limits(self, topic: str) -> TopicLimits:
         """The limits of a topic, requested again when the answer is older than ``metadata.max.age.ms``."""

@@ -27,7 +27,7 @@ from spark_2pc_sink.wire.arrow_layout import Int64Array, as_binary, binary_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 # Four-digit years: Arrow's casts write them like Java, and all texts of a column have the same length.
@@ -230,6 +230,8 @@ NESTED: Final = "to_json"
 WRAPPED: Final = "to_json(struct)"
 #: Kinds for which tasks do not need the column itself.
 _MADE_BY_SPARK: Final = frozenset({NESTED, WRAPPED})
+#: Kinds with a column that Spark computes.
+_MADE: Final = _FLOATS | _MADE_BY_SPARK | {ZONED}
 _BARE: Final = _NUMBERS | _FLOATS | _MADE_BY_SPARK
 
 
@@ -250,14 +252,9 @@ class JsonField:
     keeps_null: bool = False
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """The Arrow columns from which the text is built."""
-        made = () if self.made is None else (self.made,)
-        return made if self.kind in _MADE_BY_SPARK else (self.column, *made)
-
-    @property
     def reads_column(self) -> bool:
-        return self.column in self.sources
+        """False if the text is built from `made` alone."""
+        return self.kind not in _MADE_BY_SPARK
 
     @property
     def name(self) -> bytes:
@@ -284,26 +281,22 @@ def json_fields(schema: StructType, settings: Mapping[str, str]) -> tuple[JsonFi
         return None
     fields = []
     for number, field in enumerate(schema.fields):
-        kind, made = _kind(field, settings)
-        fields.append(JsonField(field.name, kind, f"_2pc_json_{number}" if made else None, keeps_nulls))
+        kind = _kind(field.dataType, settings)
+        fields.append(JsonField(field.name, kind, f"_2pc_json_{number}" if kind in _MADE else None, keeps_nulls))
     return tuple(fields)
 
 
-def _kind(field: StructField, settings: Mapping[str, str]) -> tuple[str, bool]:
-    """The kind of a field, and whether Spark computes a column for it."""
-    kind = type(field.dataType).__name__
-    if kind in _FLOATS:
-        return kind, True
+def _kind(data_type: DataType, settings: Mapping[str, str]) -> str:
+    kind = type(data_type).__name__
     if kind in _NESTED:
-        return NESTED, True
+        return NESTED
     if kind in _TIMES and settings[TIME_PARSER].upper() == "LEGACY":
-        return WRAPPED, True
+        return WRAPPED
     if kind == "TimestampType" and settings[TIME_ZONE] not in _UTC:
-        return (ZONED if settings[OFFSET_SECONDS].lower() == "true" else WRAPPED), True
-    plain = not isinstance(field.dataType, DecimalType) or field.dataType.scale >= 0
-    if plain and kind in {"StringType", "BinaryType", *_NUMBERS, *_TIMES}:
-        return kind, False
-    return WRAPPED, True
+        return ZONED if settings[OFFSET_SECONDS].lower() == "true" else WRAPPED
+    if isinstance(data_type, DecimalType) and data_type.scale < 0:
+        return WRAPPED
+    return kind if kind in {"StringType", "BinaryType", *_FLOATS, *_NUMBERS, *_TIMES} else WRAPPED
 
 
 def made_sql(field: JsonField) -> str:
@@ -380,7 +373,6 @@ _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "DateType": date_text,
     "TimestampType": timestamp_text,
     "TimestampNTZType": timestamp_text,
-    WRAPPED: wrapped_text,
 }
 
 
@@ -388,9 +380,11 @@ def _text(batch: pa.RecordBatch, field: JsonField) -> tuple[Any, ...]:
     """The text of each value, without quotes, in one or several binary columns; the first has the nulls."""
     if field.kind == NESTED:
         return (pc.coalesce(*(as_binary(text, "value") for text in nested_texts(batch, field))),)
-    columns = [batch.column(source) for source in field.sources]
+    if field.kind == WRAPPED:
+        return (wrapped_text(batch.column(field.made)),)
+    column = batch.column(field.column)
     if field.kind == ZONED:
-        return zoned_timestamp_text(*columns)
+        return zoned_timestamp_text(column, batch.column(field.made))
     if field.kind in _FLOATS:
-        return (float_text(*columns),)
-    return (_TEXTS[field.kind](*columns),)
+        return (float_text(column, batch.column(field.made)),)
+    return (_TEXTS[field.kind](column),)

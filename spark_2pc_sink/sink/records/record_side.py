@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError, RecordTooLargeError
@@ -22,6 +21,7 @@ from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
 from spark_2pc_sink.options.settings import refused
+from spark_2pc_sink.sink.bad_rows.bad_row import canonical_json
 from spark_2pc_sink.sink.records.record_forwarder import (
     Forwarded,
     ForwarderConnections,
@@ -84,53 +84,27 @@ def dead_letter_records(
         partition_count: partitions of the topic.
         bytes_max: maximum bytes of one record, uncompressed; a larger one is sent without its row.
     """
-    without_row = f'"row":null,"row_left_out":{_text(f"the row is in table {table}")}'
+    without_row = _json({"row": None, "row_left_out": f"the row is in table {table}"})
     records = []
     for row in sorted(rows, key=lambda each: each.identity):
         columns = {**batch, **row.columns}
-        key = row.identity.hex().encode()
+        key = row.identity.encode()
         headers = [
             (HEADER_PREFIX + name.replace("_", "."), str(value).encode())
             for name, value in columns.items()
             if name != "identity"
         ]
-        content = record_content(key, _value(columns, f'"row":{canonical_json(row.row)}'), headers)
+        told = _json(columns)
+        content = record_content(key, f'{{{told},"row":{canonical_json(row.row)}}}'.encode(), headers)
         if len(content) + RECORD_BYTES > bytes_max:
-            content = record_content(key, _value(columns, without_row), headers)
+            content = record_content(key, f"{{{told},{without_row}}}".encode(), headers)
         records.append((partition_for_key(key, partition_count), content))
     return records
 
 
-def _value(columns: Mapping[str, str | int], row: str) -> bytes:
-    parts = [f"{_text(name)}:{_json(value)}" for name, value in columns.items()]
-    return f"{{{','.join([*parts, row])}}}".encode()
-
-
-def canonical_json(text: str) -> str:
-    """The canonical form of a JSON text: the same for the text and for PostgreSQL's ``jsonb`` of it.
-
-    ``jsonb`` orders the keys of an object, writes numbers without an exponent, and has no U+0000, which the sink
-    replaces by U+FFFD. Here keys are in code point order, since the order of ``jsonb`` is not guaranteed.
-    """
-    return _json(json.loads(text, parse_float=Decimal, parse_int=Decimal))
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, dict):
-        members = {name.replace("\0", "\ufffd"): member for name, member in value.items()}
-        return f"{{{','.join(f'{_text(name)}:{_json(members[name])}' for name in sorted(members))}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(_json, value))}]"
-    if isinstance(value, Decimal):
-        # PostgreSQL's numeric has no negative zero, and keeps as many digits after the point as the text has.
-        return format(value.copy_abs() if value.is_zero() else value, "f")
-    if isinstance(value, str):
-        return _text(value.replace("\0", "\ufffd"))
-    return json.dumps(value)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _json(members: Mapping[str, str | int | None]) -> str:
+    """The members of a JSON object, without its braces."""
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))[1:-1]
 
 
 #: Maximum partitions whose end offsets are fetched before it is known which of them get rows of a small batch.
@@ -194,17 +168,32 @@ class DeadLetterTopic:
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
         """The partitions to which a batch's dead letters go."""
-        if self.name is None or not bad_rows:
-            return []
-        return list(self._contents(self.name, bad_rows, batch_id))
+        return list(dict.fromkeys(batch.partition for batch in self.encoded(bad_rows, batch_id).batches))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
         """Encode the dead letters of a batch."""
         if self.name is None or not bad_rows:
             return DeadLetterRecords()
-        kafka, batches = self._options.kafka, []
-        for partition, contents in self._contents(self.name, bad_rows, batch_id).items():
-            for part in cut_contents(contents, min(kafka.batch_bytes_max, self._bytes_max(self.name))):
+        options, kafka = self._options, self._options.kafka
+        partition_count = self._topics.counts([self.name])[self.name]
+        # The same for each replay, unless the topic is altered.
+        bytes_max = min(DEAD_LETTER_BYTES_MAX, kafka.max_request_bytes - REQUEST_BYTES)
+        allowed = self._topics.limits(self.name).message_bytes_max
+        if allowed is not None:
+            bytes_max = min(bytes_max, records_bytes_max(allowed))
+        records = dead_letter_records(
+            bad_rows.values(),
+            {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id},
+            table=str(options.dead_letter_name),
+            partition_count=partition_count,
+            bytes_max=bytes_max,
+        )
+        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        for number, content in records:
+            contents[TopicPartition(self.name, number)].append(content)
+        batches = []
+        for partition, found in contents.items():
+            for part in cut_contents(found, min(kafka.batch_bytes_max, bytes_max)):
                 made = encode_listed_batch(
                     partition.topic,
                     part,
@@ -236,27 +225,6 @@ class DeadLetterTopic:
             self._connections.drop()
             raise
 
-    def _contents(self, topic: str, bad_rows: BadRows, batch_id: int) -> dict[TopicPartition, list[bytes]]:
-        """The contents of the records, by partition."""
-        options = self._options
-        records = dead_letter_records(
-            bad_rows.values(),
-            {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id},
-            table=str(options.dead_letter_name),
-            partition_count=self._topics.counts([topic])[topic],
-            bytes_max=self._bytes_max(topic),
-        )
-        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        for number, content in records:
-            contents[TopicPartition(topic, number)].append(content)
-        return contents
-
-    def _bytes_max(self, topic: str) -> int:
-        """Maximum bytes of one record: the same for each replay, unless the topic is altered."""
-        allowed = self._topics.limits(topic).message_bytes_max
-        bounds = [DEAD_LETTER_BYTES_MAX, self._options.kafka.max_request_bytes - REQUEST_BYTES]
-        return min(bounds if allowed is None else [*bounds, records_bytes_max(allowed)])
-
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_topic", self.name, rule, remedy)
 
@@ -274,7 +242,7 @@ class RecordSide:
 
     def known(self) -> KnownTopics:
         """Metadata fetched from Kafka before the first record of a batch."""
-        counts = self.topics.counts(self._options.topics) if self._options.topics else {}
+        counts = self.topics.counts(self._options.topics)
         facts = {topic: self._facts(topic, count) for topic, count in counts.items()}
         return KnownTopics(facts, dead_letters=self.dead_letter_topic.name)
 

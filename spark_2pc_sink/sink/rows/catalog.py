@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from psycopg2 import sql
-
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 
@@ -21,30 +19,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jdbc_state.connections import Database
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import Rows, SinkOptions
 
 
-@dataclass(frozen=True)
-class SqlTableName(TableName):
-    """A table, with or without its schema, for use in a statement."""
+def identifiers(columns: Iterable[str]) -> str:
+    return ", ".join(map(quote_identifier, columns))
 
-    @property
-    def identifier(self) -> sql.Identifier:
-        return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
-
-
-def identifiers(columns: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, columns))
-
-
-# The lock that INSERT and COPY take, taken some statements earlier, so the table cannot be altered between check and
-# rows. ONLY, since the partitions' own definitions follow the parent's.
-_LOCK = "LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE; "
 
 # Most tables are plain ones without further details.
 _PLAIN = """
 SELECT relkind = 'r' AND relpersistence = 'p' AND NOT relhasrules AND NOT relhastriggers
-FROM pg_catalog.pg_class WHERE oid = {table}::regclass
+FROM pg_catalog.pg_class WHERE oid = %(table)s::regclass
 """
 
 # Not pg_partition_tree, which locks every partition: altering one of them would block each batch. Only a partitioned
@@ -53,7 +38,7 @@ FROM pg_catalog.pg_class WHERE oid = {table}::regclass
 # tgtype: 1 is FOR EACH ROW, 2 is BEFORE. ev_enabled and tgenabled: D is DISABLE.
 _TREE = """
 WITH RECURSIVE tree AS (
-  SELECT c.oid, c.relkind, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = {table}::regclass
+  SELECT c.oid, c.relkind, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = %(table)s::regclass
   UNION ALL
   SELECT c.oid, c.relkind, c.relpersistence
   FROM tree t
@@ -64,14 +49,14 @@ WITH RECURSIVE tree AS (
   SELECT tgtype & 3 = 3 AS skips FROM pg_catalog.pg_trigger
   WHERE tgrelid IN (SELECT oid FROM tree) AND NOT tgisinternal AND tgenabled <> 'D'
 )
-SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
+SELECT (SELECT relkind = 'p' FROM tree WHERE oid = %(table)s::regclass),
   (SELECT ARRAY[oid::regclass::text, relkind::text, relpersistence::text] FROM tree
    WHERE relkind NOT IN ('r', 'p') OR relpersistence = 't' OR (relkind = 'r' AND relpersistence = 'u')
    ORDER BY oid LIMIT 1),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
-   WHERE ev_class = {table}::regclass AND ev_type IN ('2', '3') AND ev_enabled <> 'D'),
+   WHERE ev_class = %(table)s::regclass AND ev_type IN ('2', '3') AND ev_enabled <> 'D'),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
-   WHERE ev_class = {table}::regclass AND ev_type = '4' AND ev_enabled <> 'D'),
+   WHERE ev_class = %(table)s::regclass AND ev_type = '4' AND ev_enabled <> 'D'),
   (SELECT count(*) > 0 FROM triggers), (SELECT coalesce(bool_or(skips), false) FROM triggers),
   (SELECT coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint FROM tree),
   pg_catalog.current_setting('track_counts')::boolean
@@ -81,14 +66,14 @@ SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
 # table must not refer to them.
 _AROUND = """
 WITH RECURSIVE referred AS (
-  SELECT {table}::regclass AS at, ARRAY[{table}::regclass] AS path
+  SELECT %(table)s::regclass AS at, ARRAY[%(table)s::regclass] AS path
   UNION ALL
   SELECT k.confrelid::regclass, r.path || k.confrelid::regclass
   FROM referred r
   JOIN pg_catalog.pg_constraint k ON k.conrelid = r.at AND k.contype = 'f' AND k.confrelid <> ALL (r.path)
   JOIN pg_catalog.pg_class c ON c.oid = k.confrelid AND c.relpersistence = 'u'
 )
-SELECT (SELECT inhparent::regclass::text FROM pg_catalog.pg_inherits WHERE inhrelid = {table}::regclass LIMIT 1),
+SELECT (SELECT inhparent::regclass::text FROM pg_catalog.pg_inherits WHERE inhrelid = %(table)s::regclass LIMIT 1),
   ARRAY(SELECT at::text FROM referred GROUP BY at ORDER BY max(cardinality(path)) DESC)
 """
 
@@ -105,30 +90,13 @@ _TABLE_KINDS = ("r", "p")
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """A table, or another relation in its place, that must not get rows; names are in SQL spelling.
-
-    Attributes:
-        kind: ``pg_class.relkind``.
-        persistence: ``pg_class.relpersistence``.
-        parent: its parent if it is a partition.
-        unlogged: itself, after the unlogged tables that it refers to.
-    """
-
-    name: str
-    kind: str
-    persistence: str
-    parent: str | None
-    unlogged: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class TableTree:
     """The table and its partitions at one point in time.
 
     Attributes:
         partitioned: rows go to partitions; more may be attached while rows are written.
-        unfit: first of the table and its partitions that is not a table, or not a crash-safe one.
+        unfit: rule and remedy for the first of the table and its partitions that is not a table, or not a crash-safe
+            one.
         rule: first rule for INSERT or UPDATE; '' without one. COPY bypasses rules.
         delete_rule: first rule for DELETE; '' without one.
         triggers: True if any trigger is enabled.
@@ -139,7 +107,7 @@ class TableTree:
     """
 
     partitioned: bool = False
-    unfit: Unfit | None = None
+    unfit: tuple[str, str] | None = None
     rule: str = ""
     delete_rule: str = ""
     triggers: bool = False
@@ -152,42 +120,37 @@ class TableTree:
         return (self.triggers and not self.counted) or self.deleted != before.deleted + deleted
 
 
-def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: bool) -> TableTree:
+def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
     """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message."""
-    name = sql.Literal(str(table))
-    plain = sql.SQL(_PLAIN).format(table=name)
-    cursor.execute(sql.SQL(_LOCK).format(table.identifier) + plain if lock else plain)
+    # The lock that INSERT and COPY take, taken some statements earlier, so that the table cannot be altered between the
+    # check and the rows. ONLY, since the partitions' own definitions follow the parent's.
+    locking = f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE; ".replace("%", "%%") if lock else ""
+    named = {"table": str(table)}
+    cursor.execute(locking + _PLAIN, named)
     if cursor.fetchall() == [(True,)]:
         return TableTree()
-    cursor.execute(sql.SQL(_TREE).format(table=name))
+    cursor.execute(_TREE, named)
     [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
-    found = None
-    if unfit is not None:
-        unfit_name, kind, persistence = unfit
-        cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(unfit_name)))
-        [(parent, unlogged)] = cursor.fetchall()
-        found = Unfit(unfit_name, kind, persistence, parent, tuple(unlogged))
-    return TableTree(partitioned, found, rule or "", delete_rule or "", *others)
+    why_unfit = None if unfit is None else _why_unfit(cursor, *unfit, partitioned=partitioned)
+    return TableTree(partitioned, why_unfit, rule or "", delete_rule or "", *others)
 
 
 _APPEND = "pass mode='append': COPY bypasses rules"
 _MARK_DELETED = "leave out delete_when, and mark deleted rows in a column"
 
 
-def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes: bool = False) -> None:
+def refuse_unfit(tree: TableTree, table: TableName, rows: Rows) -> None:
     """Refuse a target in which rows could be lost, or exist without the decision.
-
-    With ``upsert`` rows are inserted, otherwise copied; with ``deletes`` some are also deleted.
 
     Raises:
         ConfigurationError: it, or one of its partitions, is a view, a foreign table or the like, or is unlogged; or it
             has a rule that would apply to an upsert or a deletion.
     """
     if tree.unfit is not None:
-        raise refused("table", str(table), *_why_unfit(tree.unfit, partitioned=tree.partitioned))
+        raise refused("table", str(table), *tree.unfit)
     for name, applies, effect, otherwise in (
-        (tree.rule, upsert, "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
-        (tree.delete_rule, deletes, "deletions: rows that delete_when removes may stay", _MARK_DELETED),
+        (tree.rule, bool(rows.keys), "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
+        (tree.delete_rule, bool(rows.delete_when), "deletions: rows that delete_when removes may stay", _MARK_DELETED),
     ):
         if name and applies:
             rule = f"its rule {name!r} rewrites {effect}, and PostgreSQL does not report how many"
@@ -195,22 +158,26 @@ def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes:
             raise refused("table", str(table), rule, remedy)
 
 
-def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
-    """The violated rule, and the remedy."""
-    if unfit.kind in _TABLE_KINDS and unfit.persistence == "t":
-        return f"{unfit.name} is a temporary table, which ends with its session", "name a permanent table"
-    if unfit.kind in _TABLE_KINDS:
-        logged = "; ".join(f"ALTER TABLE {name} SET LOGGED" for name in unfit.unlogged)
-        return f"{unfit.name} is unlogged: a crash of the server would empty it, and batches are not repeated", logged
-    kind = _KINDS.get(unfit.kind, "not a table")
+def _why_unfit(
+    cursor: psycopg2.extensions.cursor, name: str, kind: str, persistence: str, *, partitioned: bool
+) -> tuple[str, str]:
+    """The violated rule, and the remedy; ``kind`` and ``persistence`` are those of ``pg_class``."""
+    cursor.execute(_AROUND, {"table": name})
+    [(parent, unlogged)] = cursor.fetchall()
+    if kind in _TABLE_KINDS and persistence == "t":
+        return f"{name} is a temporary table, which ends with its session", "name a permanent table"
+    if kind in _TABLE_KINDS:
+        logged = "; ".join(f"ALTER TABLE {each} SET LOGGED" for each in unlogged)
+        return f"{name} is unlogged: a crash of the server would empty it, and batches are not repeated", logged
+    shown = _KINDS.get(kind, "not a table")
     if not partitioned:
-        return f"it is {kind}; it must be a plain or partitioned table", "name the table itself"
+        return f"it is {shown}; it must be a plain or partitioned table", "name the table itself"
     rule = (
-        f"its partition {unfit.name} is {kind}, whose server commits rows before this database decides the batch: they "
+        f"its partition {name} is {shown}, whose server commits rows before this database decides the batch: they "
         "would remain after an abort, and be duplicated after a crash"
     )
     below = "put the other partitions under a partitioned table of their own, and name that one"
-    return rule, f"ALTER TABLE {unfit.parent} DETACH PARTITION {unfit.name}; or {below}"
+    return rule, f"ALTER TABLE {parent} DETACH PARTITION {name}; or {below}"
 
 
 # The header of the varlena types that encode a length, or precision and scale, in their type modifier (VARHDRSZ).
@@ -411,14 +378,14 @@ class TargetTable:
         partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
     """
 
-    table: SqlTableName
+    table: TableName
     columns: tuple[TargetColumn, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
-    root: SqlTableName | None = None
+    root: TableName | None = None
     partition_key: tuple[str, ...] = ()
 
     @property
-    def altered(self) -> SqlTableName:
+    def altered(self) -> TableName:
         """The table named by a statement about its columns."""
         return self.root or self.table
 
@@ -438,8 +405,8 @@ def table_oid(connection: Connection, table: str) -> int | None:
     Raises:
         ConfigurationError: the name is invalid, or its schema is missing, or closed to the role.
     """
-    wanted = SqlTableName.parse(table)
-    with driver_connection(connection).cursor() as cursor:
+    wanted = TableName.parse(table)
+    with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})
         [(schema_exists, closed, oid, role)] = cursor.fetchall()
     schema = "" if wanted.schema is None else quote_identifier(wanted.schema)
@@ -452,34 +419,32 @@ def table_oid(connection: Connection, table: str) -> int | None:
     return None if oid is None else int(oid)
 
 
-def read_target(connection: Connection, table: str, *, upsert: bool = False, deletes: bool = False) -> TargetTable:
-    """Read columns and unique keys of a table, which is found along search_path if ``table`` has no schema.
+def read_target(connection: Connection, rows: Rows) -> TargetTable:
+    """Read columns and unique keys of the table of ``rows``, which is found along search_path if it has no schema.
 
     Raises:
         ConfigurationError: as `table_oid` and `refuse_unfit`; there is no such table, or this connection would not send
             text in UTF-8.
     """
-    wanted, oid = SqlTableName.parse(table), table_oid(connection, table)
+    wanted, oid = TableName.parse(rows.table), table_oid(connection, rows.table)
     if oid is None:
         remedy = "create it, pass create_table=True to create it from the batch's schema, or name its schema"
-        raise refused("table", table, "there is no such table in the database", remedy)
-    with driver_connection(connection).cursor() as cursor:
+        raise refused("table", rows.table, "there is no such table in the database", remedy)
+    with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
         [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
-        name = SqlTableName(name=relation, schema=schema)
-        refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
+        name = TableName(relation, schema)
+        refuse_unfit(read_tree(cursor, name, lock=False), wanted, rows)
         cursor.execute(_HELD, (root_oid,))
         blockers = dict(cursor.fetchall())
         columns = (replace(each, retype_blocker=blockers.get(each.name, "")) for each in _columns(cursor, oid))
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(tuple(names) for (names,) in cursor.fetchall())
-        root = None if root_oid == oid else SqlTableName(name=root_relation, schema=root_schema)
+        root = None if root_oid == oid else TableName(root_relation, root_schema)
         return TargetTable(name, tuple(columns), unique_keys, root, tuple(partition_key))
 
 
-def changed_column(
-    cursor: psycopg2.extensions.cursor, table: SqlTableName, columns: Iterable[TargetColumn]
-) -> str | None:
+def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
     """Describe which of ``columns`` is no longer stored as it was read, or writable by rows; None if all are.
 
     COPY BINARY has no types: eight bytes encoded for a bigint are accepted unchanged by a column that has become double
@@ -495,7 +460,7 @@ def changed_column(
     return None
 
 
-def driver_connection(connection: Connection) -> psycopg2.extensions.connection:
+def utf8_connection(connection: Connection) -> psycopg2.extensions.connection:
     """The psycopg2 connection below a SQLAlchemy one, in the same transaction.
 
     COPY BINARY transfers text unchanged, and the server assumes the client's encoding. psycopg2 adopts the server's

@@ -15,10 +15,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.names import TableName, quote_identifier
+from spark_2pc_sink.options.outputs import Rows
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
-from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import (
     DELETE_COLUMN,
     ORDER_COLUMN,
@@ -28,16 +29,14 @@ from spark_2pc_sink.sink.rows.copy_encoder import (
     Storage,
 )
 from spark_2pc_sink.sink.rows.create_table import sql_type
-from spark_2pc_sink.sink.rows.text_guards import json_sql, parts_of, with_text_keys
+from spark_2pc_sink.sink.rows.text_guards import TEXTS, parts_of, with_text_keys
 from spark_2pc_sink.sink.rows.type_mapping import (
-    COMPLEX_TYPES,
     INTEGERS,
-    JSON_STORAGE,
-    TEXTS,
     arrow_type,
     columns_with,
     conversion,
     in_arrow,
+    is_json,
     retyped,
     storage_of,
 )
@@ -49,6 +48,14 @@ _TEXT_OID = 25
 _JSON_KEY_TYPES = (*TEXTS, *INTEGERS, "DecimalType", "BooleanType")
 #: Spark orders texts of any other collation by its own rules, which no other program implements.
 _BYTE_COLLATION: Final = "UTF8_BINARY"
+#: pg_type.typname of texts that PostgreSQL orders by their bytes with collation "C".
+BYTE_ORDERED: Final = ("text", "varchar")
+#: pg_type.typname of the types that PostgreSQL orders as Spark orders their stored values. Excluded: char(n), which
+#: ignores blanks, and uuid, jsonb and interval, with equal values that are spelled in several ways.
+_ORDERED: Final = frozenset(
+    {"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea", "date", "time", "timestamp", "timestamptz"}
+    | set(BYTE_ORDERED)
+)
 
 
 @dataclass(frozen=True)
@@ -87,30 +94,34 @@ class ColumnPlan:
     Attributes:
         upsert_keys: in the order of the unique index; empty for append.
         order: with upsert_order_by, the column that carries it; it is copied last and never stored.
-        late_rows: how rows older than those of the table are detected and skipped; None if they replace them.
-        delete: with delete_when, the column that carries it; it is copied after all others and never stored.
-        conflict: treatment of a row whose key is in the table.
+        late_by: the table's column by which rows older than the existing one are detected and skipped; None if they
+            replace it.
+        rows: the user's options, by which rows whose key is in the table are treated.
         lane: lane of the rows, if several go into one transaction.
     """
 
-    table: SqlTableName
+    table: TableName
     columns: tuple[PlannedColumn, ...]
+    rows: Rows
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None
-    late_rows: LateRows | None = None
-    delete: PlannedColumn | None = None
-    conflict: ConflictRule = REPLACE
+    late_by: TargetColumn | None = None
     lane: int = 0
 
     @property
-    def mode(self) -> str:
-        return "insert_ignore" if self.conflict.ignore else "upsert" if self.upsert_keys else "append"
+    def deletes(self) -> bool:
+        return self.rows.delete_when is not None
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """Columns for which a row may carry no value; the existing row keeps its own."""
+        return tuple(self.rows.unchanged_when or ())
 
     @property
     def own_columns(self) -> tuple[PlannedColumn, ...]:
-        """The columns that are copied and not stored."""
-        unchanged = _PLANNED_UNCHANGED if self.conflict.unchanged else None
-        return tuple(column for column in (self.order, self.delete, unchanged) if column is not None)
+        """The columns that are copied after all others and not stored."""
+        own = (self.order, _DELETE if self.deletes else None, _UNCHANGED if self.unchanged else None)
+        return tuple(column for column in own if column is not None)
 
     @property
     def casts(self) -> bool:
@@ -125,7 +136,10 @@ class ColumnPlan:
     @property
     def updated(self) -> tuple[str, ...]:
         """The columns that change in a row whose key is in the table."""
-        return self.conflict.updated(self.names, self.upsert_keys)
+        if self.rows.mode == "insert_ignore":
+            return ()
+        chosen = self.names if self.rows.update_columns is None else self.rows.update_columns
+        return tuple(name for name in self.names if name in chosen and name not in self.upsert_keys)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,11 +166,9 @@ class ColumnPlan:
 def plan_columns(
     fields: Iterable[tuple[str, DataType]],
     target: TargetTable,
+    rows: Rows,
     *,
-    upsert_keys: Sequence[str] = (),
     order: DataType | None = None,
-    deletes: bool = False,
-    conflict: ConflictRule = REPLACE,
     expressions: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
     """Match the columns of a batch with those of the table.
@@ -164,10 +176,8 @@ def plan_columns(
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
         target: the table.
-        upsert_keys: columns that identify a row; empty for append.
+        rows: the user's options.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
-        deletes: the batch has the column `DELETE_COLUMN` (delete_when).
-        conflict: treatment of a row whose key is in the table.
         expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
 
     Raises:
@@ -176,23 +186,24 @@ def plan_columns(
     types = dict(fields)
     names = list(types)
     source_sql = {name: quoted(name) for name in names} | dict(expressions or {})
-    targets = _target_columns(types, source_sql, target, upsert_keys)
-    keys = _unique_key(upsert_keys, names, target)
+    targets = _target_columns(types, source_sql, target, rows.keys)
+    keys = _unique_key(rows.keys, names, target)
     columns = []
     for name, column in targets.items():
         # A row may carry no value for an unchanged column; PostgreSQL rejects an actual null.
-        nullable = name in conflict.unchanged or (column.nullable and name not in keys)
+        nullable = name in (rows.unchanged_when or ()) or (column.nullable and name not in keys)
         columns.append(_planned(name, types[name], target, column, nullable=nullable, source_sql=source_sql[name]))
-    conflict.check(names, keys)
-    _check_updated(conflict.updated(names, keys) if keys else (), target)
-    return ColumnPlan(
+    plan = ColumnPlan(
         table=target.table,
         columns=tuple(columns),
+        rows=rows,
         upsert_keys=keys,
         order=None if order is None else _planned_own(ORDER_COLUMN, *order_column(order), nullable=True),
-        delete=_PLANNED_DELETE if deletes else None,
-        conflict=conflict,
+        late_by=_late_by(rows, order, target, source_sql) if rows.late_rows == "keep_newer" else None,
     )
+    if keys:
+        _check_updated(plan, target)
+    return plan
 
 
 # --- names and keys ----------------------------------------------------------------------------------------------
@@ -220,10 +231,23 @@ def _target_columns(
     return found
 
 
-def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
-    fixed = [column.name for column in target.columns if column.always_identity and column.name in updated]
+def _check_updated(plan: ColumnPlan, target: TargetTable) -> None:
+    """Refuse options by which a column would be updated that cannot be, or never the one of late rows."""
+    names, keys, chosen = plan.names, plan.upsert_keys, plan.rows.update_columns or ()
+    for option, given in (("update_columns", chosen), ("unchanged_when", plan.unchanged)):
+        for name in given:
+            if name not in names or name in keys:
+                why = "an upsert key, which never changes" if name in keys else "not among the columns that are written"
+                others = ", ".join(other for other in names if other not in keys)
+                raise refused(option, list(given), f"{name!r} is {why}", f"the columns are {others}")
+    if plan.late_by is not None and plan.late_by.name not in plan.updated:
+        late_by = plan.late_by.name
+        rule = f"late rows are detected by column {late_by!r}, which would never be updated"
+        remedy = f"add {late_by!r}, or leave late rows at 'replace'"
+        raise refused("update_columns", list(chosen), rule, remedy)
+    fixed = [column.name for column in target.columns if column.always_identity and column.name in plan.updated]
     if fixed:
-        others = [name for name in updated if name not in fixed]
+        others = [name for name in plan.updated if name not in fixed]
         by_default = f"ALTER TABLE {target.altered} ALTER COLUMN {quote_identifier(fixed[0])} SET GENERATED BY DEFAULT"
         rule = (
             f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and not an upsert key: PostgreSQL can insert "
@@ -285,32 +309,47 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
     return f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(map(quote_identifier, upsert_keys))})"
 
 
+def _late_by(rows: Rows, order: DataType | None, target: TargetTable, source_sql: Mapping[str, str]) -> TargetColumn:
+    """The column that holds upsert_order_by, which the database has to order as Spark does."""
+    order_by = str(rows.order_by)
+    spellings = (order_by.strip(), quoted(order_by))
+    names = [name for name, text in source_sql.items() if name not in rows.keys and text.strip() in spellings]
+    holding = [column for column in map(target.column, names) if column is not None]
+    if not holding:
+        raise _refused_order(
+            f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} other "
+            "than an upsert key holds it",
+            f"write it to a column too, with columns={{..., 'updated': {order_by!r}}}",
+        )
+    column = next((each for each in holding if not each.is_array and each.base_type in _ORDERED), None)
+    if column is None:
+        column = holding[0]
+        as_text = f"{retyped(target, column, 'text', order_by)}; or " if type(order).__name__ in TEXTS else ""
+        raise _refused_order(
+            f"column {column.name!r} of {target.table} holds upsert_order_by, and PostgreSQL does not order "
+            f"{column.type_name} as Spark does",
+            f"{as_text}order by a number or a timestamp",
+        )
+    return column
+
+
+def _refused_order(rule: str, remedy: str) -> ConfigurationError:
+    return refused("upsert_late_rows", "keep_newer", rule, f"{remedy}; or leave it at upsert_late_rows='replace'")
+
+
 # --- types -------------------------------------------------------------------------------------------------------
 
 
 def _planned(
     name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, nullable: bool, source_sql: str
 ) -> PlannedColumn:
-    if _is_json(spark_type, column):
-        storage, arrow = JSON_STORAGE.get(column.base_type), pa.string()
-    else:
-        storage, arrow = storage_of(spark_type, column), in_arrow("", spark_type)[1]
+    storage, (expression, arrow) = storage_of(spark_type, column), in_arrow(quoted(name), spark_type, column)
     if storage is None or arrow is None:
         rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
         raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql))
-    if _is_json(spark_type, column):
+    if is_json(spark_type, column):
         _check_json(name, spark_type, source_sql)
-    expression = encoded_sql(quoted(name), spark_type, column)
     return PlannedColumn(name, expression, arrow, nullable, storage, column)
-
-
-def _is_json(spark_type: DataType, column: TargetColumn) -> bool:
-    return type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array
-
-
-def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
-    """Spark SQL of a value, in the form in which tasks encode it for a column."""
-    return json_sql(source, spark_type) if _is_json(spark_type, column) else in_arrow(source, spark_type)[0]
 
 
 def order_column(spark_type: DataType) -> tuple[Any, str]:
@@ -344,8 +383,8 @@ def _planned_own(name: str, arrow_type: Any, type_name: str, *, nullable: bool =
 
 
 #: Never null: Spark has converted null to false.
-_PLANNED_DELETE = _planned_own(DELETE_COLUMN, pa.bool_(), "boolean")
-_PLANNED_UNCHANGED = _planned_own(UNCHANGED_COLUMN, pa.string(), "text")
+_DELETE = _planned_own(DELETE_COLUMN, pa.bool_(), "boolean")
+_UNCHANGED = _planned_own(UNCHANGED_COLUMN, pa.string(), "text")
 
 
 def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:

@@ -167,13 +167,12 @@ class CopyPlan:
     """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
 
     Attributes:
-        row_key: Arrow column that identifies rows in messages; None for the upsert keys, or without any, the row's
-            number in its task.
+        row_keys: Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
+            any, a row is identified by its number in its task.
     """
 
     columns: tuple[CopyColumn, ...]
-    upsert_keys: tuple[str, ...] = ()
-    row_key: str | None = None
+    row_keys: tuple[str, ...] = ()
 
 
 class CopyEncoder:
@@ -187,10 +186,9 @@ class CopyEncoder:
 
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
-        self._row_keys = plan.upsert_keys if plan.row_key is None else (plan.row_key,)
         own = {column.name for column in plan.columns if column.name.startswith(OWN_PREFIX)}
         self._deletes = DELETE_COLUMN in own
-        self._read_by_deletion = own.union(plan.upsert_keys)
+        self._read_by_deletion = own.union(plan.row_keys)
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self.rows: int = 0
@@ -249,7 +247,8 @@ class CopyEncoder:
             if offenders is not None:
                 first = _first(offenders)
                 row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
-                raise self._refusal(batch, column, row, _shown(scalars[first]), check.rule)
+                rule = check.rule.format(column.type_name)
+                raise self._refusal(batch, column, row, _shown(scalars[first]), rule)
         return _wire(column, values, scalars)
 
     def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:
@@ -259,7 +258,7 @@ class CopyEncoder:
 
     def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
         # Without the prefix of the sink's own columns.
-        keys = [f"{name.removeprefix(OWN_PREFIX)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
+        keys = [f"{name.removeprefix(OWN_PREFIX)}={_shown(batch.column(name)[row])}" for name in self._plan.row_keys]
         row_key = ", ".join(keys) or f"number {self.rows + row} of its task"
         return UnstorableValueError(column=column.name, row_key=row_key, value=value, rule=rule)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection
+from spark_2pc_sink.sink.rows.catalog import utf8_connection
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, SCALAR_TYPES, columns_with
 from spark_2pc_sink.sink.spark_sql import quoted
@@ -50,7 +50,7 @@ def create_table_ddl(
         lines.append(f"{quote_identifier(field.name)} {sql_type(field.name, field.dataType)}{null}")
     if keys:
         lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
-    return f"CREATE TABLE IF NOT EXISTS {SqlTableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
+    return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
 
 
 def _check_columns(names: Sequence[str]) -> None:
@@ -100,5 +100,5 @@ def add_columns(connection: Connection, fields: Sequence[StructField], target: T
         f"ADD COLUMN IF NOT EXISTS {quote_identifier(field.name)} {sql_type(field.name, field.dataType)}"
         for field in fields
     )
-    with driver_connection(connection).cursor() as cursor, refused_rows(target.table):
+    with utf8_connection(connection).cursor() as cursor, refused_rows(target.table):
         cursor.execute(f"ALTER TABLE {target.table} {', '.join(added)}")

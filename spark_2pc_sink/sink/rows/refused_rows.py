@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.sink.rows.catalog import SqlTableName
+    from spark_2pc_sink.options.names import TableName
 
 
 # SQLSTATE classes of errors in a row, or in a trigger that it fires. Deterministic: the same rows would be refused
@@ -37,12 +37,12 @@ _TOO_MUCH: Final = frozenset({"54000", "54001", "42622"})
 # … and functions that report an exhausted limit of a transaction or the whole server, with the same code.
 _NOT_OF_ROW: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId", "CommandCounterIncrement"})
 
-# Errors of the table or the role, for every row: 0A000 (row-level security was enabled, which COPY does not support),
-# 55000 (no replica identity in a publication of updates).
+# Errors of the table or the role, for every row: 0A000 (row-level security was enabled, which COPY does not support; or
+# a column is xml, and the server was built without libxml), 55000 (no replica identity in a publication of updates).
 _TABLE_CODES: Final = {
     INSUFFICIENT_PRIVILEGE: "have its owner grant the missing privilege. docs/permissions.md lists those that the "
     "sink needs; a trigger, or a table that it writes to, may need more",
-    "0A000": "change the table so that the role may write to it again, or change the sink's mode",
+    "0A000": "change what the message names: the table, or the type of a column (xml becomes text); or the sink's mode",
     "55000": "change the table as the message says",
 }
 # A statement that PostgreSQL cannot run (42: a missing column or table, syntax), inside a function in PL/pgSQL or a
@@ -56,7 +56,7 @@ _CORRECT_FUNCTION: Final = "correct the function that the message names, which a
 
 
 @contextmanager
-def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
+def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
     """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Other errors are propagated unchanged.
 
     Deadlocks, serialization failures, timeouts and lost connections are not about the rows: the owner of the

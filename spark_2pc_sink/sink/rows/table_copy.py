@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,20 +19,19 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import psycopg2
 import psycopg2.errors
 import psycopg2.extensions
-from psycopg2 import sql
 
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.catalog import (
-    SqlTableName,
     TableTree,
     changed_column,
-    driver_connection,
     identifiers,
     read_tree,
     refuse_unfit,
+    utf8_connection,
 )
 from spark_2pc_sink.sink.rows.copy_encoder import COPY_TRAILER
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
@@ -82,11 +80,11 @@ class CopyReader:
             raise
 
 
-def copy_statement(table: SqlTableName, columns: Sequence[str]) -> sql.Composable:
-    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
+def copy_statement(table: TableName, columns: Iterable[str]) -> str:
+    return f"COPY {table} ({identifiers(columns)}) FROM STDIN (FORMAT binary)"
 
 
-def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pieces: Iterable[CopyBytes]) -> int:
+def copy_rows(cursor: psycopg2.extensions.cursor, statement: str, pieces: Iterable[CopyBytes]) -> int:
     """Copy rows into a table by `copy_statement`, and return their number; raises what ``pieces`` raises."""
     reader = CopyReader(pieces)
     source: Any = reader  # COPY FROM calls only read() of a file's methods
@@ -113,46 +111,50 @@ class TableRows(ABC):
 
     They are copied into the target, or into a table that ``collects`` them.
 
+    Attributes:
+        copied: number of rows that the server has received.
+
     Raises:
         BatchRetryError: the table was altered since it was planned.
         ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
     """
 
-    def __init__(self, connection: Connection, plan: ColumnPlan, collects: SqlTableName | None = None) -> None:
-        self._connection = driver_connection(connection)
+    def __init__(self, connection: Connection, plan: ColumnPlan, collects: TableName | None = None) -> None:
+        self._cursor = utf8_connection(connection).cursor()
         self._plan = plan
         self._into = collects or plan.table
         self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
-        self._copied = 0
-        with self._connection.cursor() as cursor, refused_rows(plan.table):
+        self.copied: int = 0
+        with refused_rows(plan.table):
             try:
-                self._tree = self._read_tree(cursor, lock=True)
+                self._tree = self._read_tree(lock=True)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
                 # Not planned again: create_table would create another one, with half of the rows in the old one.
                 rule = "the table no longer exists: it was renamed, dropped, or moved to another schema"
                 remedy = "restore it, or give its new name; then start the job again"
                 raise refused("table", str(plan.table), rule, remedy) from error
-            changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
+            changed = changed_column(self._cursor, plan.table, (column.target for column in plan.columns))
             if changed is not None:
                 raise altered_error(f"column {changed}")
             if plan.casts:
-                cursor.execute(_texts_ddl(plan))
+                self._cursor.execute(_texts_ddl(plan))
+        # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
+        self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
-    def copy(self, pieces: Iterable[CopyBytes]) -> int:
-        """Copy rows, and return their number; raises what ``pieces`` raises.
+    def copy(self, pieces: Iterable[CopyBytes]) -> None:
+        """Copy rows; raises what ``pieces`` raises.
 
         Raises:
             ConstraintError: the table refused a row. Also in the other methods.
         """
         plan = self._plan
-        with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
-            copied = copy_rows(cursor, self._copy_statement, pieces)
+        with refused_rows(plan.table, casts=plan.casts):
+            copied = copy_rows(self._cursor, self._copy_statement, pieces)
             if plan.casts:
-                cursor.execute(_cast_statement(plan, self._into))
-                copied = cursor.rowcount
-                cursor.execute(sql.SQL("TRUNCATE {}").format(_texts(plan).identifier))
-        self._copied += copied
-        return copied
+                self._cursor.execute(_cast_statement(plan, self._into))
+                copied = self._cursor.rowcount
+                self._cursor.execute(f"TRUNCATE {_texts(plan)}")
+        self.copied += copied
 
     @abstractmethod
     def delete(self) -> None:
@@ -177,22 +179,26 @@ class TableRows(ABC):
     def forget(self) -> None:
         """Remove auxiliary tables: other rows may follow in the same transaction."""
         if self._plan.casts:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
+            self._cursor.execute(f"DROP TABLE {_texts(self._plan)}")
 
-    def _read_tree(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
-        tree = read_tree(cursor, self._plan.table, lock=lock)
-        refuse_unfit(tree, self._plan.table, upsert=bool(self._plan.upsert_keys), deletes=self._plan.delete is not None)
+    def _read_tree(self, *, lock: bool) -> TableTree:
+        tree = read_tree(self._cursor, self._plan.table, lock=lock)
+        refuse_unfit(tree, self._plan.table, self._plan.rows)
         return tree
 
-    def _reread_tree(self, cursor: psycopg2.extensions.cursor) -> TableTree:
+    def _reread_tree(self) -> TableTree:
         """The table after its last row, and after triggers at the end of a transaction."""
         # Deferred constraints are checked now, while the rows that break one can still be named; once, after all rows
         # of the batch: a row may refer to another that was written in another way.
         with refused_rows(self._plan.table):
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            self._cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         # The lock does not prevent attaching a partition. One that has our rows is locked at this point.
-        return self._read_tree(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+        return self._read_tree(lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+
+    def _count(self, query: str) -> int:
+        self._cursor.execute(query)
+        [(found,)] = self._cursor.fetchall()
+        return int(found)
 
     def _refuse_missing(self, given: int, arrived: int) -> None:
         if arrived != given:
@@ -215,50 +221,38 @@ class AppendedRows(TableRows):
         """They are in the target."""
 
     def finish(self, rows: int) -> WrittenRows:
-        with self._connection.cursor() as cursor:
-            tree = self._reread_tree(cursor)
-            self._refuse_missing(rows, self._copied)
-            if tree.may_have_lost(self._tree):
-                # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
-                # needs SELECT.
-                query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
-                    sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
-                )
-                with refused_rows(self._plan.table):
-                    arrived = count(cursor, query)
-                self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
+        tree = self._reread_tree()
+        self._refuse_missing(rows, self.copied)
+        if tree.may_have_lost(self._tree):
+            # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
+            # needs SELECT.
+            query = f"SELECT count(*) FROM {self._target} WHERE xmin = pg_catalog.pg_current_xact_id()::xid"
+            with refused_rows(self._plan.table):
+                arrived = self._count(query)
+            self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
         return WrittenRows(given=rows, written=rows)
 
 
-def _texts(plan: ColumnPlan) -> SqlTableName:
+def _texts(plan: ColumnPlan) -> TableName:
     """The staging table for rows if some columns are copied as text."""
-    return SqlTableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
+    return TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
 
 
-def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
-    columns = [sql.SQL("{} {}").format(sql.Identifier(it.name), sql.SQL(it.copied_type)) for it in plan.copied]
-    return sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(
-        _texts(plan).identifier, sql.SQL(", ").join(columns)
-    )
+def _texts_ddl(plan: ColumnPlan) -> str:
+    columns = ", ".join(f"{quote_identifier(column.name)} {column.copied_type}" for column in plan.copied)
+    return f"CREATE TEMPORARY TABLE {_texts(plan)} ({columns}) ON COMMIT DROP"
 
 
-def _cast_statement(plan: ColumnPlan, table: SqlTableName) -> sql.Composable:
+def _cast_statement(plan: ColumnPlan, table: TableName) -> str:
     """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
     values = [
-        sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
-        if column.storage.cast
-        else sql.Identifier(column.name)
+        f"{quote_identifier(column.name)}{f'::{column.target.stored_type}' if column.storage.cast else ''}"
         for column in plan.copied
     ]
-    return sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
-        table.identifier, identifiers(plan.copied_names), sql.SQL(", ").join(values), _texts(plan).identifier
+    return (
+        f"INSERT INTO {table} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
+        f"SELECT {', '.join(values)} FROM {_texts(plan)}"
     )
-
-
-def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
-    cursor.execute(query)
-    [(found,)] = cursor.fetchall()
-    return int(found)
 
 
 def altered_error(what: str) -> BatchRetryError:
@@ -312,7 +306,6 @@ class TableCopy:
         self._early = early
         self._connection: Connection | None = None
         self._tables: dict[int, TableRows] = {}
-        self._copied: Counter[int] = Counter()
         self._spilled: dict[int, IO[bytes]] = {}
         self._next: Released | Ended | None = None
         self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink copy", self._cut)
@@ -336,10 +329,10 @@ class TableCopy:
                 self._spilled[lane].seek(0)
                 # COPY accepts data split anywhere, so pieces need not be whole rows here.
                 pieces = iter(partial(self._spilled[lane].read, _SPILL_READ_BYTES), b"")
-                self._copied[lane] += rows.copy(pieces)
-            sent, received = encoded.get(lane, 0), self._copied[lane]
-            if received != sent:
-                reason = f"tasks sent {sent} rows for output {lane}, and the database received {received}"
+                rows.copy(pieces)
+            sent = encoded.get(lane, 0)
+            if rows.copied != sent:
+                reason = f"tasks sent {sent} rows for output {lane}, and the database received {rows.copied}"
                 raise BatchRetryError(reason=reason)
             rows.write()
         for lane in self._targets:
@@ -360,13 +353,12 @@ class TableCopy:
                 self._next = None
                 if taken is None:
                     if self._connection is not None:
-                        with driver_connection(self._connection).cursor() as cursor:
+                        with utf8_connection(self._connection).cursor() as cursor:
                             cursor.execute("SELECT 1")
                 elif self._targets[taken.frame.lane].waits:
                     self._spill(taken)
                 else:
-                    rows = self._table_rows(taken.frame.lane, self._opened())
-                    self._copied[taken.frame.lane] += rows.copy(self._pieces(taken))
+                    self._table_rows(taken.frame.lane, self._opened()).copy(self._pieces(taken))
 
     def _pieces(self, first: Released) -> Iterator[CopyBytes]:
         """The rows of one COPY: consecutive frames of one lane."""
@@ -405,4 +397,4 @@ class TableCopy:
         if self._connection is not None:
             # A connection that has just broken cannot be cut any more, and need not be.
             with suppress(psycopg2.Error, OSError):
-                cut(driver_connection(self._connection))
+                cut(utf8_connection(self._connection))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_2pc_sink.sink.rows.type_mapping import TEXTS
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+#: Spark types whose values are texts.
+TEXTS: Final = ("StringType", "CharType", "VarcharType")
 #: The replacement in JSON for invalid bytes.
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 #: A byte that never occurs in UTF-8.

@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
+from spark_2pc_sink.sink.rows.text_guards import TEXTS, json_sql
 from spark_2pc_sink.sink.rows.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,
@@ -67,10 +68,7 @@ _INT64_MAX = 2**63 - 1
 # Bits and decimal digits that each of Spark's integers may need.
 INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), "LongType": (64, 19)}
 _INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
-_FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
 _TEXT_COLUMNS = ("text", "varchar", "bpchar")
-#: Spark types whose values are texts.
-TEXTS = ("StringType", "CharType", "VarcharType")
 #: Intervals that Spark cannot pass to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
 _INTERVAL_TEXTS = {
     "YearMonthIntervalType": "concat(cast(cast({0} as interval month) as int), ' months')",
@@ -120,8 +118,15 @@ def arrow_type(spark_type: DataType) -> Any | None:
     return SCALAR_TYPES.get(type(spark_type).__name__, ("", None))[1]
 
 
+def is_json(spark_type: DataType, column: TargetColumn) -> bool:
+    """Whether a value can only be stored as JSON."""
+    return type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array
+
+
 def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
-    """How a scalar of Spark, or an array of scalars, is stored in a column; None if it cannot be."""
+    """How a value of Spark is stored in a column; None if it cannot be."""
+    if is_json(spark_type, column):
+        return JSON_STORAGE.get(column.base_type)
     given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind = type(given).__name__
     if kind in TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
@@ -134,8 +139,10 @@ def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
     return rule if isinstance(rule, Storage) else rule(given, column)
 
 
-def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
-    """The Spark SQL of a value in a form readable by a task, and its Arrow type; None for a type without one."""
+def in_arrow(sql: str, spark_type: DataType, column: TargetColumn) -> tuple[str, Any | None]:
+    """The Spark SQL of a value in the form that tasks encode for a column, and its Arrow type; None if it has none."""
+    if is_json(spark_type, column):
+        return json_sql(sql, spark_type), pa.string()
     kind = type(spark_type).__name__
     if kind in _INTERVAL_TEXTS:
         return _INTERVAL_TEXTS[kind].format(sql), pa.string()
@@ -159,19 +166,19 @@ JSON_STORAGE = {
 _AS_IT_IS = Storage()
 _CAST = Storage(checks=(ValidText(), TextWithoutNul()), cast=True)
 _UUID = Storage(checks=(ValidText(), UUID_TEXT), encoding=Encoding.UUID)
+_FLOAT4, _FLOAT8 = Storage(wire=pa.float32()), Storage(wire=pa.float64())
+_DATE = Storage(checks=(WholeNumberRange(DATE_DAYS_MIN, DATE_DAYS_MAX),))
 _ONE_BYTE = Storage(checks=(ValidText(), TextPattern("^[\\x01-\\x7f]$", '"char" holds one ASCII character')))
 
 
-def _integer(spark_type: DataType, column: TargetColumn) -> Storage:
-    wire = _INTEGER_COLUMNS[column.base_type]
-    bits, _ = INTEGERS[type(spark_type).__name__]
+def _integer(bits: int, wire: Any) -> Storage:
     limit = 2 ** (wire.bit_width - 1)
-    checks = (WholeNumberRange(-limit, limit - 1, column.type_name),) if bits > wire.bit_width else ()
-    return Storage(wire=wire, checks=checks)
+    return Storage(wire=wire, checks=(WholeNumberRange(-limit, limit - 1),) if bits > wire.bit_width else ())
 
 
-def _as_float(_: DataType, column: TargetColumn) -> Storage:
-    return Storage(wire=_FLOAT_COLUMNS[column.base_type])
+def _decimal_as_integer(wire: Any) -> Storage:
+    limit = 2 ** (wire.bit_width - 1)
+    return Storage(wire=wire, checks=(DecimalRange(Decimal(-limit), Decimal(limit - 1), 0),))
 
 
 def _integer_as_numeric(spark_type: DataType, column: TargetColumn) -> Storage | None:
@@ -180,7 +187,7 @@ def _integer_as_numeric(spark_type: DataType, column: TargetColumn) -> Storage |
     if scale < 0:
         return None  # numeric(5,-2) rounds to hundreds
     high = 10 ** max(precision - scale, 0) - 1
-    checks = (WholeNumberRange(-high, high, column.type_name),) if precision - scale < digits else ()
+    checks = (WholeNumberRange(-high, high),) if precision - scale < digits else ()
     return Storage(wire=pa.decimal128(digits, 0), checks=checks)
 
 
@@ -195,19 +202,13 @@ def _decimal(spark_type: DataType, column: TargetColumn) -> Storage | None:
         return Storage()
     # From text, and negated by copy: arithmetic of decimal.Decimal rounds to 28 digits.
     high = Decimal(f"{10**precision - 1}E-{scale}")
-    return Storage(checks=(DecimalRange(high.copy_negate(), high, scale, column.type_name),))
-
-
-def _decimal_as_integer(_: DataType, column: TargetColumn) -> Storage:
-    wire = _INTEGER_COLUMNS[column.base_type]
-    limit = 2 ** (wire.bit_width - 1)
-    return Storage(wire=wire, checks=(DecimalRange(Decimal(-limit), Decimal(limit - 1), 0, column.type_name),))
+    return Storage(checks=(DecimalRange(high.copy_negate(), high, scale),))
 
 
 def _text(_: DataType, column: TargetColumn) -> Storage:
     checks: tuple[Check, ...] = (ValidText(), TextWithoutNul())
     if column.characters_max is not None:
-        checks += (TextLength(column.characters_max, column.type_name),)
+        checks += (TextLength(column.characters_max),)
     return Storage(checks=checks)
 
 
@@ -216,7 +217,7 @@ def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
     fields, digits = _interval_limits(column)
     if fields != _ALL_FIELDS:
         return None
-    exact = TextPattern(rf"^[^.]*(\.\d{{0,{digits}}}0*(\D.*)?)?$", f"{column.type_name} would round its fraction")
+    exact = TextPattern(rf"^[^.]*(\.\d{{0,{digits}}}0*(\D.*)?)?$", "{} would round its fraction")
     return Storage(checks=(ValidText(), TextWithoutNul(), exact), cast=True)
 
 
@@ -225,12 +226,8 @@ def _cast_months(_: DataType, column: TargetColumn) -> Storage | None:
     return Storage(cast=True) if fields != _YEARS else None
 
 
-def _date(_: DataType, column: TargetColumn) -> Storage:
-    return Storage(checks=(WholeNumberRange(DATE_DAYS_MIN, DATE_DAYS_MAX, column.type_name),))
-
-
 def _timestamp(_: DataType, column: TargetColumn) -> Storage:
-    checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX, column.type_name),)
+    checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX),)
     return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
 
 
@@ -243,14 +240,14 @@ def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
     kept = column.fraction_digits
     if kept is None or kept >= _MICROSECOND_DIGITS:
         return ()
-    return (WholeMultiple(10 ** (unit_digits - kept), column.type_name),)
+    return (WholeMultiple(10 ** (unit_digits - kept)),)
 
 
 def _interval(_: DataType, column: TargetColumn) -> Storage | None:
     fields, digits = _interval_limits(column)
     if not fields & _SECONDS:
         return None
-    whole = WholeMultiple(10 ** (_MICROSECOND_DIGITS - digits), column.type_name)
+    whole = WholeMultiple(10 ** (_MICROSECOND_DIGITS - digits))
     return Storage(checks=(whole,) if digits < _MICROSECOND_DIGITS else ())
 
 
@@ -268,15 +265,19 @@ def _interval_limits(column: TargetColumn) -> tuple[int, int]:
 #: (class of the Spark type, pg_type.typname) to how one is stored in the other.
 RULES: dict[tuple[str, str], Storage | Rule] = {
     ("BooleanType", "bool"): _AS_IT_IS,
-    **{(integer, column): _integer for integer in INTEGERS for column in _INTEGER_COLUMNS},
+    **{
+        (integer, column): _integer(bits, wire)
+        for integer, (bits, _) in INTEGERS.items()
+        for column, wire in _INTEGER_COLUMNS.items()
+    },
     **{(integer, "numeric"): _integer_as_numeric for integer in INTEGERS},
     # The integers that a float's mantissa (24 bits) and a double's (53 bits) hold exactly.
-    **{(integer, "float4"): _as_float for integer in ("ByteType", "ShortType")},
-    **{(number, "float8"): _as_float for number in ("ByteType", "ShortType", "IntegerType", "FloatType")},
+    **{(integer, "float4"): _FLOAT4 for integer in ("ByteType", "ShortType")},
+    **{(number, "float8"): _FLOAT8 for number in ("ByteType", "ShortType", "IntegerType", "FloatType")},
     ("FloatType", "float4"): _AS_IT_IS,
     ("DoubleType", "float8"): _AS_IT_IS,
     ("DecimalType", "numeric"): _decimal,
-    **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},
+    **{("DecimalType", column): _decimal_as_integer(wire) for column, wire in _INTEGER_COLUMNS.items()},
     **{(text, column): _text for text in TEXTS for column in _TEXT_COLUMNS},
     **{(text, column): _cast_time for text in TEXTS for column in ("time", "timetz", "interval")},
     **{
@@ -285,7 +286,7 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
         for column, storage in (JSON_STORAGE | {"uuid": _UUID, "char": _ONE_BYTE}).items()
     },
     ("BinaryType", "bytea"): _AS_IT_IS,
-    ("DateType", "date"): _date,
+    ("DateType", "date"): _DATE,
     ("TimestampType", "timestamptz"): _timestamp,
     ("TimestampNTZType", "timestamp"): _timestamp,
     ("TimeType", "time"): _time,

@@ -25,7 +25,10 @@ _ESCAPED_NUL = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 
 
 class Check(Protocol):
-    """A rule for values, the end of a sentence that begins 'x cannot be stored: '; and those that violate it."""
+    """A rule for values, and those that violate it.
+
+    The rule is the end of a sentence that begins 'x cannot be stored: ', with {} for the type of the table's column.
+    """
 
     @property
     def rule(self) -> str: ...
@@ -80,11 +83,7 @@ class TextLength:
     """Text fits varchar(n) or char(n), counted in characters."""
 
     characters_max: int
-    type_name: str
-
-    @property
-    def rule(self) -> str:
-        return f"it is longer than {self.type_name}"
+    rule: str = "it is longer than {}"
 
     def offenders(self, values: Any) -> Any | None:
         return _some(pc.greater(pc.utf8_length(values), self.characters_max))
@@ -114,11 +113,7 @@ class WholeNumberRange:
 
     low: int
     high: int
-    type_name: str
-
-    @property
-    def rule(self) -> str:
-        return f"it is out of the range of {self.type_name}"
+    rule: str = "it is out of the range of {}"
 
     def offenders(self, values: Any) -> Any | None:
         numbers = whole_numbers(values)
@@ -135,11 +130,7 @@ class WholeMultiple:
     """The integer representation of a time is a multiple of ``step``: PostgreSQL would round the remainder."""
 
     step: int
-    type_name: str
-
-    @property
-    def rule(self) -> str:
-        return f"{self.type_name} would round its fraction of a second"
+    rule: str = "{} would round its fraction of a second"
 
     def offenders(self, values: Any) -> Any | None:
         numbers = whole_numbers(values)
@@ -153,11 +144,7 @@ class DecimalRange:
     low: Decimal
     high: Decimal
     scale: int
-    type_name: str
-
-    @property
-    def rule(self) -> str:
-        return f"it does not fit {self.type_name} without losing digits"
+    rule: str = "it does not fit {} without losing digits"
 
     def offenders(self, values: Any) -> Any | None:
         bounds = pc.min_max(values)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
+from spark_2pc_sink.options import Rows
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.rows.catalog import read_target, utf8_connection
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
@@ -35,7 +35,7 @@ def transaction(url: str, *, commit: bool = True) -> Iterator[sa.Connection]:
 
 def run(url: str, *statements: str) -> None:
     """Statements in one transaction."""
-    with transaction(url) as connection, driver_connection(connection).cursor() as cursor:
+    with transaction(url) as connection, utf8_connection(connection).cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
@@ -43,7 +43,7 @@ def run(url: str, *statements: str) -> None:
 def run_alone(url: str, statement: str) -> None:
     """A statement that is to be in no transaction, as CREATE DATABASE."""
     engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection, driver_connection(connection).cursor() as cursor:
+    with engine.connect() as connection, utf8_connection(connection).cursor() as cursor:
         cursor.execute(statement)
 
 
@@ -67,11 +67,12 @@ def write(
         meanwhile: called before their end.
     """
     target = (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
-    taken = sum([target.copy(stream) for stream in streams])
+    for pieces in streams:
+        target.copy(pieces)
     meanwhile()
     target.delete()
     target.write()
-    return target.finish(taken if given is None else given)
+    return target.finish(target.copied if given is None else given)
 
 
 def put(
@@ -109,14 +110,18 @@ def plan_of(
     keys: Sequence[str] = (),
     order: t.DataType | None = None,
     deletes: bool = False,
-    conflict: ConflictRule = REPLACE,
+    **options: Any,
 ) -> ColumnPlan:
-    """A plan against the table as it is."""
+    """A plan against the table as it is; ``options`` are others of the table's."""
+    given = {"mode": "upsert" if keys else "append", "keys": keys, **options}
+    if order is not None:
+        given.setdefault("order_by", "version")
+    if deletes:
+        given["delete_when"] = "gone"
+    options_of_table = Rows(table, **given)
     with transaction(url) as connection:
-        target = read_target(connection, table)
-        return plan_columns(
-            list(fields.items()), target, upsert_keys=keys, order=order, deletes=deletes, conflict=conflict
-        )
+        target = read_target(connection, options_of_table)
+        return plan_columns(list(fields.items()), target, options_of_table, order=order)
 
 
 def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:

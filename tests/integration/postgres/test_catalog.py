@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
+from spark_2pc_sink.options import Rows
 from spark_2pc_sink.sink.job.table_loader import check_privileges
 from spark_2pc_sink.sink.rows.catalog import TargetTable, read_target
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
@@ -24,7 +25,7 @@ from tests.integration.postgres import database_tables as tables
 
 def target_of(url: str, name: str = "orders") -> TargetTable:
     with tables.transaction(url) as connection:
-        return read_target(connection, name)
+        return read_target(connection, Rows(name))
 
 
 def test_domains_are_what_is_below_them(database: str) -> None:
@@ -78,7 +79,7 @@ def test_table_made_from_a_schema_takes_a_batch_of_it(database: str) -> None:
     ddl = create_table_ddl([t.StructField(*field) for field in fields.items()], "orders", upsert_keys=['column "3"'])
     tables.run(database, ddl, ddl)
     target = target_of(database)
-    plan = plan_columns(list(fields.items()), target, upsert_keys=['column "3"'])
+    plan = plan_columns(list(fields.items()), target, Rows("orders", mode="upsert", keys=['column "3"']))
     assert plan.names == tuple(fields)
     assert target.unique_keys == (('column "3"',),)
     checks = [type(check) for column in plan.columns for check in column.storage.checks]
@@ -238,7 +239,7 @@ def test_two_sinks_may_add_them_at_one_time(database: str) -> None:
 
     def add() -> None:
         with tables.transaction(database) as connection:
-            target = read_target(connection, "orders")
+            target = read_target(connection, Rows("orders"))
             missing = missing_columns(MORE, target)
         looked.wait()
         with tables.transaction(database) as connection:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from spark_2pc_sink.errors import BatchRetryError, ConstraintError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableCopy
@@ -73,6 +73,22 @@ def test_row_that_the_table_refuses_is_named(database: str, ddl: str, values: An
     assert caught.value.table == '"public"."orders"'
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own bytes
     assert table(database) == []
+
+
+def test_xml_without_libxml_is_no_bad_row(database: str) -> None:
+    """C12: such a server takes no value of the type, and the remedy names the column's type; others take all."""
+    run(database, "CREATE TABLE orders (id bigint, item xml)")
+    plan = plan_of(database)
+    try:
+        run(database, "SELECT CAST('<a/>' AS xml)")
+    except psycopg2.errors.FeatureNotSupported:
+        with pytest.raises(ConfigurationError, match="built with libxml") as refused:
+            put(database, plan, (1, "<a/>"))
+        assert "the type of a column (xml becomes text)" in refused.value.remedy
+        run(database, "ALTER TABLE orders ALTER item TYPE text")
+        plan = plan_of(database)
+    put(database, plan, (1, "<a/>"))
+    assert rows(database, "SELECT id, item::text FROM orders") == [(1, "<a/>")]
 
 
 @pytest.fixture
@@ -180,7 +196,7 @@ def test_rows_are_written_while_the_job_runs(database: str, plan: ColumnPlan) ->
     """One COPY for frames that follow each other, and another one after a pause."""
     with transaction(database) as connection, Copying(connection, copied_to(plan)) as copying:
         copying.send(0, orders(plan, (1, "a")))
-        wait_until(lambda: copying.copy._copied[0] == 1, what="the first row")
+        wait_until(lambda: [rows.copied for rows in list(copying.copy._tables.values())] == [1], what="the first row")
         copying.send(1, orders(plan, (2, "b"), (3, "c")), count=2)
         copying.source.close_input()
         copying.copy.task.finish()

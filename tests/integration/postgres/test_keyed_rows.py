@@ -31,7 +31,6 @@ from sqlalchemy.exc import DBAPIError
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.sink.rows.catalog import read_target
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-from spark_2pc_sink.sink.rows.conflict_rule import order_in_table
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.rows.keyed_rows import SHOWN_KEYS_MAX
 from tests.harness.providers import Database
@@ -270,9 +269,9 @@ def test_a_rule_for_delete_is_refused(database: str) -> None:
     with pytest.raises(ConfigurationError, match=r"its rule 'keep' rewrites deletions.*DROP RULE \"keep\""):
         put(database, plan, (1, None, 1, GONE))
     with transaction(database) as connection:
-        read_target(connection, "orders", upsert=True)
+        read_target(connection, replace(plan.rows, delete_when=None))
         with pytest.raises(ConfigurationError, match="its rule 'keep'"):
-            read_target(connection, "orders", upsert=True, deletes=True)
+            read_target(connection, plan.rows)
 
 
 #: Values of upsert_order_by by Spark type, those of which databases and languages have opinions of their own.
@@ -385,10 +384,7 @@ def guarded(
     url: str, fields: Mapping[str, t.DataType] = ORDERS, *, order: t.DataType = LONG, order_by: str = "version"
 ) -> ColumnPlan:
     """A plan that keeps rows that are newer."""
-    plan = plan_of(url, fields, keys=["id"], order=order)
-    with transaction(url) as connection:
-        target = read_target(connection, "orders")
-    return replace(plan, late_rows=order_in_table(order_by, {name: name for name in fields}, target, ["id"], order))
+    return plan_of(url, fields, keys=["id"], order=order, order_by=order_by, late_rows="keep_newer")
 
 
 def versions(*values: tuple[int, int | None]) -> pa.RecordBatch:
@@ -418,8 +414,6 @@ def test_a_row_that_is_older_than_that_of_the_table_is_passed_over(database: str
 )
 def test_where_the_table_cannot_tell_which_is_newer(database: str, column: str, order_by: str, said: str) -> None:
     run(database, f"CREATE TABLE orders (id bigint PRIMARY KEY, {column})")
-    with transaction(database) as connection:
-        target = read_target(connection, "orders")
-    columns = {name.name: name.name for name in target.columns}
+    fields = {"id": LONG, column.split(maxsplit=1)[0]: t.StringType()}
     with pytest.raises(ConfigurationError, match=f"keep_newer.*{said}"):
-        order_in_table(order_by, columns, target, ["id"], LONG)
+        guarded(database, fields, order_by=order_by)

@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
+from spark_2pc_sink.options import Rows
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.job.table_loader import check_condition
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, read_target, read_tree
+from spark_2pc_sink.sink.rows.catalog import read_target, read_tree, utf8_connection
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from tests.harness.remedies import sql_in
 from tests.integration.postgres.database_tables import (
     create,
@@ -108,7 +109,7 @@ def test_a_target_that_may_lose_rows_is_refused_by_name(
     """C16: they can be run as they stand; then a batch is written."""
     run(database, *statements)
     with transaction(database) as connection, pytest.raises(ConfigurationError) as caught:
-        read_target(connection, "orders", upsert=bool(keys))
+        read_target(connection, Rows("orders", mode="upsert" if keys else "append", keys=keys))
     assert said in str(caught.value)
     run(database, *sql_in(caught.value.remedy))
     put(database, plan_of(database, keys=keys), (1, "a"))
@@ -190,8 +191,8 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
     run(database, *PARTITIONED, "CREATE TABLE sub PARTITION OF orders DEFAULT PARTITION BY RANGE (id)")
     run(database, "CREATE TABLE subsub PARTITION OF sub DEFAULT")
     trigger(database, "BEFORE INSERT ON subsub FOR EACH ROW", "RETURN NEW;")
-    with transaction(database) as connection, driver_connection(connection).cursor() as cursor:
-        tree = read_tree(cursor, SqlTableName("orders", "public"), lock=True)
+    with transaction(database) as connection, utf8_connection(connection).cursor() as cursor:
+        tree = read_tree(cursor, TableName("orders", "public"), lock=True)
         cursor.execute(
             "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = 'orders'::regclass"
         )
@@ -329,8 +330,8 @@ def test_a_row_against_a_policy_is_refused_by_name(database: str) -> None:
 
 
 VERSIONS = {"id": LONG, "version": LONG, "note": t.StringType()}
-IGNORE = ConflictRule(ignore=True)
-NEWER = ConflictRule(where="orders.version < EXCLUDED.version  -- the table's own name")
+IGNORE = {"mode": "insert_ignore"}
+NEWER = {"upsert_where": "orders.version < EXCLUDED.version  -- the table's own name"}
 
 
 def versions(url: str, *values: tuple[Any, ...], **planned: Any) -> WrittenRows:
@@ -346,8 +347,8 @@ def test_a_column_that_is_always_an_identity_is_written(database: str) -> None:
            twice bigint GENERATED ALWAYS AS (id * 2) STORED)""",
     )
     put(database, plan_of(database), (7, "a"))
-    for conflict in (REPLACE, IGNORE):
-        put(database, plan_of(database, keys=["id"], conflict=conflict), (7, "b"), (8, "c"))
+    for options in ({}, IGNORE):
+        put(database, plan_of(database, keys=["id"], **options), (7, "b"), (8, "c"))
     put(database, plan_of(database, keys=["id"], deletes=True), (8, None, True), (9, "d", False))
     assert table(database) == [(7, "b", 14), (9, "d", 18)]
 
@@ -362,25 +363,25 @@ def test_a_column_that_is_always_an_identity_is_written(database: str) -> None:
 
 
 def test_a_row_that_is_there_stays(database: str) -> None:
-    plan = keyed(database, conflict=IGNORE)
+    plan = keyed(database, **IGNORE)
     assert put(database, plan, (1, "a"), (2, "b")) == WrittenRows(given=2, written=2)
     assert put(database, plan, (2, "B"), (3, "c")) == WrittenRows(given=2, written=1, left_out=1)
     assert table(database) == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_equal_rows_of_a_batch_are_one_and_others_need_an_order(database: str) -> None:
-    plan = keyed(database, conflict=IGNORE)
+    plan = keyed(database, **IGNORE)
     done = put(database, plan, (1, "a"), (1, "a"), (2, None), (2, None))
     assert done == WrittenRows(given=4, written=2, left_out=2)
     with pytest.raises(DuplicateKeyError, match="with id=3;"):
         put(database, plan, (1, "x"), (3, "a"), (3, "b"))
-    ordered = plan_of(database, keys=["id"], order=LONG, conflict=IGNORE)
+    ordered = plan_of(database, keys=["id"], order=LONG, **IGNORE)
     assert put(database, ordered, (3, "a", 1), (3, "b", 2)) == WrittenRows(given=2, written=1, left_out=1)
     assert table(database) == [(1, "a"), (2, None), (3, "b")]
 
 
 def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_was_there(database: str) -> None:
-    plan = keyed(database, conflict=IGNORE)
+    plan = keyed(database, **IGNORE)
     put(database, plan, (1, "a"))
     trigger(database, "BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2)", "RETURN NULL;")
     assert put(database, plan, (1, "x"), (3, "c")) == WrittenRows(given=2, written=1, left_out=1)
@@ -393,34 +394,34 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_was_there(datab
 
 def test_only_some_columns_are_updated(database: str) -> None:
     create(database, VERSIONS, keys=["id"])
-    rule = ConflictRule(update_columns=("version",))
-    versions(database, (1, 1, "first"), conflict=rule)
-    done = versions(database, (1, 2, "second"), (2, 1, "new"), conflict=rule)
+    versions(database, (1, 1, "first"), update_columns=["version"])
+    done = versions(database, (1, 2, "second"), (2, 1, "new"), update_columns=["version"])
     assert done == WrittenRows(given=2, written=2)
     assert table(database) == [(1, 2, "first"), (2, 1, "new")]
 
 
-@pytest.mark.parametrize(("column", "said"), [("nte", "not among the columns"), ("id", "an upsert key")])
-def test_columns_that_a_rule_cannot_name(column: str, said: str) -> None:
-    rules = {
-        "update_columns": ConflictRule(update_columns=(column,)),
-        "unchanged_when": ConflictRule(unchanged=(column,)),
-    }
-    for option, rule in rules.items():
-        with pytest.raises(ConfigurationError, match=f"{option}=.*{said}"):
-            rule.check(list(VERSIONS), ["id"])
-
-
-def test_late_rows_need_the_column_that_tells_them() -> None:
-    rule = ConflictRule(update_columns=("note",))
-    rule.check(list(VERSIONS), ["id"])
-    with pytest.raises(ConfigurationError, match="late rows are detected by column 'version'"):
-        rule.check(list(VERSIONS), ["id"], order_column="version")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"update_columns": ["nte"]}, "update_columns=.*not among the columns"),
+        ({"update_columns": ["id"]}, "update_columns=.*an upsert key"),
+        ({"unchanged_when": {"nte": "true"}}, "unchanged_when=.*not among the columns"),
+        (
+            {"update_columns": ["note"], "late_rows": "keep_newer"},
+            "update_columns=.*late rows are detected by column 'version'",
+        ),
+    ],
+)
+def test_columns_that_options_cannot_name(database: str, options: dict[str, Any], said: str) -> None:
+    create(database, VERSIONS, keys=["id"])
+    plan_of(database, VERSIONS, keys=["id"], order=LONG, update_columns=["note"])
+    with pytest.raises(ConfigurationError, match=said):
+        plan_of(database, VERSIONS, keys=["id"], order=LONG, **options)
 
 
 # --- unchanged_when --------------------------------------------------------------------------------------------------
 
-LACKING = ConflictRule(unchanged=("version", "note"))
+LACKING = {"unchanged_when": {"version": "v = '-'", "note": "n = '-'"}}
 
 
 def test_a_row_without_a_value_keeps_the_newest(database: str) -> None:
@@ -431,7 +432,7 @@ def test_a_row_without_a_value_keeps_the_newest(database: str) -> None:
         "CREATE TABLE orders (id bigint PRIMARY KEY, version bigint NOT NULL, note word) PARTITION BY RANGE (id)",
         "CREATE TABLE part PARTITION OF orders DEFAULT",
     )
-    given: Mapping[str, Any] = {"conflict": LACKING, "order": LONG, "deletes": True}
+    given: Mapping[str, Any] = {**LACKING, "order": LONG, "deletes": True}
     versions(database, *((number, 1, "a", 1, False, "00") for number in (1, 2, 3, 4)), **given)
     done = versions(
         database,
@@ -452,17 +453,17 @@ def test_a_row_without_a_value_keeps_the_newest(database: str) -> None:
 
 def test_a_condition_says_which_rows_are_updated(database: str) -> None:
     create(database, VERSIONS, keys=["id"])
-    versions(database, (1, 5, "a"), (2, 5, "b"), (3, None, "c"), conflict=NEWER)
-    done = versions(database, (1, 6, "A"), (2, 4, "B"), (3, 1, "C"), (4, None, "d"), conflict=NEWER)
+    versions(database, (1, 5, "a"), (2, 5, "b"), (3, None, "c"), **NEWER)
+    done = versions(database, (1, 6, "A"), (2, 4, "B"), (3, 1, "C"), (4, None, "d"), **NEWER)
     assert done == WrittenRows(given=4, written=2, left_out=2)
     assert table(database) == [(1, 6, "A"), (2, 5, "b"), (3, None, "c"), (4, None, "d")]
 
 
 def test_a_key_twice_is_refused_although_the_condition_would_hide_it(database: str) -> None:
     create(database, VERSIONS, keys=["id"])
-    versions(database, (1, 5, "a"), conflict=NEWER)
+    versions(database, (1, 5, "a"), **NEWER)
     with pytest.raises(DuplicateKeyError, match="with id=1;"):
-        versions(database, (1, 3, "x"), (1, 4, "y"), conflict=NEWER)
+        versions(database, (1, 3, "x"), (1, 4, "y"), **NEWER)
 
 
 @pytest.mark.parametrize(("before", "key"), [("INSERT", 9), ("UPDATE", 2)])
@@ -470,12 +471,12 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_the_condition_k
     database: str, before: str, key: int
 ) -> None:
     create(database, VERSIONS, keys=["id"])
-    versions(database, (1, 5, "a"), (2, 5, "b"), conflict=NEWER)
+    versions(database, (1, 5, "a"), (2, 5, "b"), **NEWER)
     trigger(database, f"BEFORE {before} ON orders FOR EACH ROW WHEN (NEW.note = 'skip')", "RETURN NULL;")
-    done = versions(database, (1, 4, "A"), (2, 6, "B"), (3, 1, "c"), conflict=NEWER)
+    done = versions(database, (1, 4, "A"), (2, 6, "B"), (3, 1, "c"), **NEWER)
     assert done == WrittenRows(given=3, written=2, left_out=1)
     with pytest.raises(ConstraintError, match="1 rows were written and 0 arrived: a trigger"):
-        versions(database, (1, 4, "A"), (key, 7, "skip"), conflict=NEWER)
+        versions(database, (1, 4, "A"), (key, 7, "skip"), **NEWER)
 
 
 @pytest.mark.parametrize(
@@ -489,7 +490,7 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_the_condition_k
 def test_a_condition_that_is_none(database: str, where: str, said: str) -> None:
     create(database, VERSIONS, keys=["id"])
     run(database, "INSERT INTO orders VALUES (1)")
-    plan = plan_of(database, VERSIONS, keys=["id"], conflict=ConflictRule(where=where))
+    plan = plan_of(database, VERSIONS, keys=["id"], upsert_where=where)
     with pytest.raises(ConfigurationError, match=f"upsert_where=.*{said}"), transaction(database) as connection:
         check_condition(connection, plan)
     assert rows(database, "SELECT id FROM orders") == [(1,)]

@@ -20,12 +20,11 @@ from spark_2pc_sink import BatchReport
 from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError, TooManyBadRowsError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.recipe.placement import Placement
-from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, fingerprint_bytes
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, canonical_json
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
 from spark_2pc_sink.sink.records.record_json import TIME_PARSER
-from spark_2pc_sink.sink.records.record_side import canonical_json
 from tests.conftest import MakeTopic
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, session_settings
@@ -356,8 +355,7 @@ def refused(batch: DataFrame, where: str, *, exact: bool = False) -> list[Refuse
     schema = batch.schema
     name = identity_sql(schema) if exact else fingerprint_sql(schema)
     found = [name for (name,) in batch.where(where).select(F.expr(name)).collect()]
-    names = [bytes(name) if exact else fingerprint_bytes(name) for name in found]
-    return [RefusedRow(name, number, "table orders", "why", "23514") for number, name in enumerate(names)]
+    return [RefusedRow(name, number, "table orders", "why", "23514") for number, name in enumerate(found)]
 
 
 def test_a_bad_row_is_found_by_its_fingerprint(spark: SparkSession) -> None:

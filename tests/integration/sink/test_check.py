@@ -80,6 +80,18 @@ def test_rows_that_do_not_fit_are_found(target: Target) -> None:
     assert rows(target.database, "SELECT to_regclass('other')") == [(None,)]
 
 
+def test_a_rule_for_deletions_is_found(target: Target) -> None:
+    """C17: as by the first batch; a sink that deletes nothing takes the table."""
+    target.execute(
+        "CREATE TABLE target (id bigint PRIMARY KEY, name text, amount integer)",
+        "CREATE RULE keep AS ON DELETE TO target DO INSTEAD NOTHING",
+    )
+    options = {"mode": "upsert", "upsert_keys": ["id"], "create_table": False}
+    assert subjects(target, "problem", **options) == {}
+    (found,) = subjects(target, "problem", **options, delete_when="name IS NULL").values()
+    assert "its rule 'keep' rewrites deletions" in found
+
+
 def test_a_producer_at_work_is_not_disturbed(target: Target) -> None:
     """A check asks whether the id may be written; the pair and the open transaction stay as they are."""
     options = KafkaOptions.parse({"bootstrap.servers": target.broker.bootstrap})

@@ -125,7 +125,8 @@ def test_what_the_registry_refuses_is_refused_before_anything_is_written(
         stream.run(target.sink(value_format="avro", schema_registry={"url": schema_registry.url}))
     assert target.records() == []
     latest = {"url": schema_registry.url, "use.latest.version": True}
-    with pytest.raises(ConfigurationError, match="field 'id': it is bigint, and string in the schema"):
+    said = "value_format='avro': field 'id': the batch has bigint, the schema has string"
+    with pytest.raises(ConfigurationError, match=said):
         stream.run(target.sink(value_format="avro", schema_registry=latest))
     # The registry's newest schema, with an expression that fits it.
     stream.run(target.sink(value_format="avro", schema_registry=latest, value="struct(string(id) AS id)"))

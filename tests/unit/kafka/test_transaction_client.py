@@ -15,7 +15,7 @@ from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, descr
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
-from spark_2pc_sink.sink.check.kafka_side import refused_topics
+from spark_2pc_sink.sink.check.kafka_side import try_transaction
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
@@ -283,7 +283,7 @@ def test_an_empty_transaction_names_the_topics_that_take_none(level: int) -> Non
         Cluster(options_for(fake)) as cluster,
     ):
         fake.script(Api.ADD_PARTITIONS_TO_TXN, answer(Code.INVALID_TOPIC_EXCEPTION))
-        refused = refused_topics(cluster, "orders", ["diskless", "t"])
+        refused = try_transaction(cluster, "orders", ["diskless", "t"]).refused
         assert refused.keys() == {"diskless"}
         assert "INVALID_TOPIC_EXCEPTION" in refused["diskless"]
         assert fake.added == {T0}

@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     BadRow,
     BadRows,
     RefusedRow,
+    canonical_json,
     find_refused,
     name_of,
     pack_rows,
@@ -30,7 +31,6 @@ from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
     DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
-    canonical_json,
     dead_letter_records,
 )
 from spark_2pc_sink.wire.batch_format import Record
@@ -39,10 +39,10 @@ from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_list import encode_listed_batch
 from tests.unit.kafka.support import PAIR
 
-ONE, TWO = b"1" * 16, b"2" * 16
+ONE, TWO = "1" * 32, "2" * 32
 
 
-def refused(identity: bytes, number: int, reason: str = "why") -> RefusedRow:
+def refused(identity: str, number: int, reason: str = "why") -> RefusedRow:
     return RefusedRow(identity, number, "table t", reason, "23514")
 
 
@@ -79,7 +79,7 @@ def encoded(row: list[bytes | None]) -> bytes:
 
 def named(count: int) -> pa.RecordBatch:
     """Names of rows, of which a third is superseded."""
-    identities = pa.array([bytes([number]) * 16 for number in range(count)], pa.binary())
+    identities = pa.array([f"{number:032x}" for number in range(count)])
     numbers = pa.array([number - 1 for number in range(count)], pa.int64())
     wins = pa.array([number % 3 < 2 for number in range(count)])
     return pa.RecordBatch.from_arrays([identities, numbers, wins], [IDENTITY, NUMBER, WINS])
@@ -99,7 +99,7 @@ def test_a_part_keeps_the_names_of_its_rows() -> None:
     part, again = (SiftedPart(*found) for found in unpack_rows(memoryview(pack_rows(names, stream) * 2)))
     assert again.names.equals(names)
     assert part.names.equals(names)
-    assert [name_of(names, row) for row in range(3)] == [(bytes([number]) * 16, number - 1) for number in range(3)]
+    assert [name_of(names, row) for row in range(3)] == [(f"{number:032x}", number - 1) for number in range(3)]
     assert (part.winners, len(part), b"".join(part.between(0, 3))) == ([0, 1], 3, stream)
     some = part.only([0, 2])
     assert [name_of(some.names, row) for row in range(2)] == [name_of(names, 0), name_of(names, 2)]
@@ -184,9 +184,9 @@ def test_a_row_may_refer_to_one_behind_it(refers_to: dict[int, int]) -> None:
 
 BATCH: dict[str, str | int] = {"transactional_id": "orders", "query_id": "q", "batch_id": 7}
 TABLE = '"public"."letters"'
-ROW = BadRow(b"\x10" * 16, 2, "table public.orders", 'refused: "ä"', "23514", row='{"id":1,"amount":-1.50}')
+ROW = BadRow("10" * 16, 2, "table public.orders", 'refused: "ä"', "23514", row='{"id":1,"amount":-1.50}')
 #: Not in their order.
-LETTER_ROWS = [replace(ROW, identity=bytes([number]) * 16) for number in (9, 3, 200, 1)]
+LETTER_ROWS = [replace(ROW, identity=f"{number:02x}" * 16) for number in (9, 3, 200, 1)]
 
 
 def made(rows: list[BadRow], *, partitions: int = 1, bytes_max: int = DEAD_LETTER_BYTES_MAX) -> list[tuple[int, bytes]]:
@@ -247,7 +247,7 @@ def test_a_letter_that_is_too_large_goes_without_its_row() -> None:
 
 def test_a_topic_of_32_kib_takes_the_longest_letter_without_a_row() -> None:
     error = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="\x01" * 5_000)
-    reason = RefusedRow.of(b"", 0, "o", error).reason
+    reason = RefusedRow.of("", 0, "o", error).reason
     batch: dict[str, str | int] = {
         "transactional_id": "t" * 255,
         "query_id": "\x01" * 255,
@@ -272,6 +272,10 @@ def test_a_topic_of_32_kib_takes_the_longest_letter_without_a_row() -> None:
 def test_the_json_of_a_row_is_the_same_before_and_behind_the_table(by_spark: str, by_jsonb: str) -> None:
     assert canonical_json(by_spark) == canonical_json(by_jsonb)
     assert canonical_json(canonical_json(by_spark)) == canonical_json(by_spark)
+
+
+def test_a_negative_zero_is_zero_as_in_jsonb() -> None:
+    assert canonical_json('{"a":-0.0,"b":-0.50}') == '{"a":0.0,"b":-0.50}'
 
 
 def test_other_rows_have_other_json() -> None:

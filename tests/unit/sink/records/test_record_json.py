@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.job.lane_columns import record_sql, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, choose_expressions, with_json
 from spark_2pc_sink.sink.records.record_json import (
@@ -26,7 +27,7 @@ from spark_2pc_sink.sink.records.record_json import (
     json_fields,
     json_values,
 )
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from tests.unit.options.test_sink_options import sink as sink_options
 
 UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
@@ -160,7 +161,7 @@ def chosen(**options: Any) -> RecordExpressions:
 
 def table_of(*names: str, unwritable: str = "") -> TargetTable:
     columns = tuple(TargetColumn(name, "integer", "int4", unwritable=unwritable) for name in names)
-    return TargetTable(table=SqlTableName("t", "public"), columns=columns, unique_keys=())
+    return TargetTable(table=TableName("t", "public"), columns=columns, unique_keys=())
 
 
 @pytest.mark.parametrize(

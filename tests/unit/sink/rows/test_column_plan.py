@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
+from spark_2pc_sink.options import Rows
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding, order_keys
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
@@ -29,10 +31,11 @@ INTS = t.ArrayType(INT)
 STRUCT = t.StructType([t.StructField("a", INT)])
 MAP = t.MapType(t.StringType(), INT)
 VARIANT = t.VariantType()
+APPEND = Rows("orders")
 
 
 def table(*columns: TargetColumn, keys: tuple[tuple[str, ...], ...] = ()) -> TargetTable:
-    return TargetTable(table=SqlTableName("orders", "public"), columns=columns, unique_keys=keys)
+    return TargetTable(table=TableName("orders", "public"), columns=columns, unique_keys=keys)
 
 
 def column(name: str, base_type: str, **more: object) -> TargetColumn:
@@ -45,7 +48,7 @@ def numeric(precision: int, scale: int) -> TargetColumn:
 
 
 def planned(spark_type: t.DataType, target: TargetColumn) -> ColumnPlan:
-    return plan_columns([("x", spark_type)], table(target))
+    return plan_columns([("x", spark_type)], table(target), APPEND)
 
 
 # --- which types go together -----------------------------------------------------------------------------------
@@ -77,7 +80,7 @@ def test_widening_that_loses_nothing_needs_no_check(spark_type: t.DataType, base
     ],
 )
 def test_narrowing_is_checked_value_by_value(spark_type: t.DataType, target: TargetColumn) -> None:
-    wide = plan_columns([("x", spark_type)], table(column("x", target.base_type)))
+    wide = plan_columns([("x", spark_type)], table(column("x", target.base_type)), APPEND)
     [narrow] = planned(spark_type, target).columns
     assert narrow.storage.checks
     if target.type_modifier >= 0:
@@ -129,7 +132,7 @@ def test_arrays_of_scalars_go_into_arrays() -> None:
 
 
 def plan_names(*names: str, target: TargetTable) -> ColumnPlan:
-    return plan_columns([(name, t.LongType()) for name in names], target)
+    return plan_columns([(name, t.LongType()) for name in names], target, APPEND)
 
 
 def test_column_that_only_the_database_writes_may_be_left_out() -> None:
@@ -153,7 +156,8 @@ KEYED = table(
 
 
 def upsert_plan(keys: list[str], order: t.DataType | None = None) -> ColumnPlan:
-    return plan_columns([(name, t.LongType()) for name in "abc"], KEYED, upsert_keys=keys, order=order)
+    rows = Rows("orders", mode="upsert", keys=keys, order_by=None if order is None else "c")
+    return plan_columns([(name, t.LongType()) for name in "abc"], KEYED, rows, order=order)
 
 
 def test_upsert_keys_match_an_index_in_any_order() -> None:

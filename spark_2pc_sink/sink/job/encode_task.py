@@ -321,7 +321,6 @@ def encode(
         lane_rows={each.plan.index: each.row_count for each in lanes},
         left_out={each.plan.index: each.left_out for each in lanes if each.left_out},
         sent=output.totals,
-        digest=combine_digests(*(each.digest for each in lanes)),
         row_digest=combine_digests(*(each.row_digest for each in lanes)),
         arrow_bytes=arrow_bytes,
     )
@@ -355,7 +354,7 @@ class _LaneEncoder:
     def __init__(self, plan: TaskPlan, lane: LanePlan, topics: Topics, output: StreamOutput) -> None:
         self.plan = lane
         self.row_count = self.left_out = 0
-        self.digest = self.row_digest = EMPTY_DIGEST
+        self.row_digest = EMPTY_DIGEST
         self._output = output
         #: So many rows are split at once; 0 if rows name their topics.
         self._rows_min = 0 if lane.topic is None or not lane.sends else _ROWS_EACH * topics.partition_count(lane.topic)
@@ -417,6 +416,5 @@ class _LaneEncoder:
 
     def _send(self, batches: Iterable[EncodedBatch]) -> None:
         for batch in batches:
-            self.digest = combine_digests(self.digest, batch.digest)
             header = RecordsHeader(batch.partition, batch.record_count, batch.digest, batch.row_key)
             self._output.records(self.plan.index, header, batch.payload)

@@ -23,6 +23,7 @@ from spark_2pc_sink.sink.driver.batch_values import (
     BatchRules,
     ProducedBatch,
     Replay,
+    RunIds,
     RunOfQuery,
     Sides,
     TransactionTicket,
@@ -314,8 +315,9 @@ class JobDriver:
     def batch_driver(self) -> BatchDriver:
         return BatchDriver(
             Sides(self.recovery(), self._kafka, self._store, self.world),
-            RunOfQuery(TRANSACTIONAL_ID, QUERY_ID, f"run-{self.number}"),
+            RunOfQuery(RunIds(QUERY_ID, f"run-{self.number}")),
             BatchRules(
+                TRANSACTIONAL_ID,
                 ATTEMPTS_MAX,
                 DECISION_MARGIN_MS,
                 RESTORE_DEADLINE_MS,

@@ -74,13 +74,11 @@ class BatchDriver:
     def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: Observer) -> None:
         self._recovery, self._kafka, self._store, self._clock = sides.recovery, sides.kafka, sides.store, sides.clock
         self._run_of_query = run
-        self._transactional_id = run.transactional_id
+        self._transactional_id = rules.transactional_id
         self._rules = rules
         self._observer = observer
-        self._log = sink_log(__name__, run.transactional_id)
-        self._placement = BatchPlacement(
-            self._store, self._recovery.losses, run.skipped_batches, explicit_batch_ids=run.explicit_batch_ids
-        )
+        self._log = sink_log(__name__, rules.transactional_id)
+        self._placement = BatchPlacement(self._store, self._recovery.losses, run)
         self._transactions = 0
         self._claim: Claim | None = None
         self._warned_of_ids = False
@@ -93,8 +91,8 @@ class BatchDriver:
         if self._claim is not None:
             expected = self._claim.generation
             self._claim = replace(self._claim, next_producer=None)
-        run = self._run_of_query
-        recovered = self._recovery.run(query_id=run.query_id, run_id=run.run_id, expected_generation=expected)
+        ids = self._run_of_query.ids
+        recovered = self._recovery.run(query_id=ids.query_id, run_id=ids.run_id, expected_generation=expected)
         self._claim = Claim(recovered.row, recovered.initialized, recovered.initialized.producer)
         self._observer(Step.RECOVER)
         return recovered

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from jdbc_state import Decision
 from spark_2pc_sink.errors import TransactionExpiredError
@@ -164,21 +164,33 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class RunOfQuery:
-    """The run of a query whose batches a driver writes.
+class RunIds:
+    """Spark's ids of one run of one query: the query's is kept in the checkpoint, and each start has a new run."""
 
-    Attributes:
-        is_stopping: True if the query was told to stop, so that another attempt would only delay it.
-        skipped_batches: Spark's record of batches for which the sink was not called.
-        explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
-    """
-
-    transactional_id: str
     query_id: str
     run_id: str
-    is_stopping: Callable[[], bool] = field(default=lambda: False)
-    skipped_batches: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
-    explicit_batch_ids: bool = False
+
+
+class RunOfQuery:
+    """The run of a query whose batches a driver writes; by itself, what can be said about one that does not show more.
+
+    Attributes:
+        explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
+    """
+
+    explicit_batch_ids: ClassVar[bool] = False
+
+    def __init__(self, ids: RunIds) -> None:
+        self.ids = ids
+
+    def is_stopping(self) -> bool:
+        """True if the query was told to stop: another attempt of the batch would only delay that."""
+        return False
+
+    def skipped_batches(self, missing: range) -> RunRecord:
+        """Spark's record of batches for which the sink was not called."""
+        del missing
+        return NOTHING_SHOWN
 
 
 @dataclass(frozen=True)
@@ -192,6 +204,7 @@ class BatchRules:
             both sides have it, it is skipped. None for no batch.
     """
 
+    transactional_id: str
     attempts_max: int
     decision_margin_ms: int
     restore_deadline_ms: int

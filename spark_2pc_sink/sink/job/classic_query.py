@@ -20,8 +20,9 @@ from uuid import UUID
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.options.settings import HIDDEN, refused
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.job.batch_size import FIRST_BYTES_MAX
-from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query, lag_of
+from spark_2pc_sink.sink.job.calling_query import CallingQuery, current_query, lag_of
 from spark_2pc_sink.sink.job.session_facts import elements_of, refuse_unrepeatable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.job.calling_query import RunIds
+    from spark_2pc_sink.sink.driver.batch_values import RunIds
 
 #: Halt causes that the next batch sees if the function skipped a batch.
 _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltCause.NOT_HANDED_OVER})

@@ -39,7 +39,6 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome, Replay, TransactionTicket
-from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
@@ -254,8 +253,7 @@ class BatchDriver:
         if written.given != counts.row_count:
             raise BatchRetryError(reason=f"{counts.row_count} rows were read for tables, {written.given} arrived there")
         if self._rules.on_decide is not None:
-            about = self._transactional_id, produced.batch_id, attempt.ticket.producer, counts, written
-            self._rules.on_decide(attempt.open_decision(), DecidingBatch.of(*about))
+            self._rules.on_decide(attempt.open_decision(), produced.deciding())
 
     def _complete(self, decided: Decided) -> Done:
         """Steps 6 and 7: commit in Kafka, check that the records are there, and note it."""

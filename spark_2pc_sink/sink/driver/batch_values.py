@@ -19,6 +19,7 @@ from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.placement import Placement, RunRecord
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
-    from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,19 @@ class Produced:
                 margin_ms=margin_ms,
                 own_timeout=initialized.own_timeout,
             )
+
+    def deciding(self) -> DecidingBatch:
+        """The batch as ``on_decide`` gets it, after its rows were written."""
+        counts, ticket, written = self.counts, self.attempt.ticket, self.attempt.outcome.written
+        return DecidingBatch(
+            transactional_id=ticket.transactional_id,
+            batch_id=self.batch_id,
+            prepared=str(PreparedTxnState.of(ticket.producer)) if counts.record_count else "",
+            row_count=counts.row_count,
+            record_count=counts.record_count,
+            rows_deleted=written.deleted,
+            rows_left_out=written.left_out,
+        )
 
     def decision(self, row: StateRow, *, figures: Mapping[str, Any] | None = None) -> Decision:
         """The values that the database transaction writes into the state row; figures only if none follow later."""

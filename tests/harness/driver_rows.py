@@ -80,6 +80,7 @@ class RowsWork:
                 record_count=acknowledged,
                 digest=format_digest(session.digest) if acknowledged else "",
                 offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
+                expected_records=len(self._rows),
                 topic_ids=topic_ids,
             )
         return Results(counts, self.copy_into)
@@ -197,7 +198,7 @@ class LettersWork(RowsWork):
             digest=_with(produced.digest, letters.digest, count=record_count),
             offsets={**produced.offsets, **letters.sent.offsets},
             topic_ids={**produced.topic_ids, **letters.sent.topic_ids},
-            letters=letters.count,
+            expected_records=produced.expected_records + letters.count,
             bad_rows=self._bad.occurrences,
         )
         return replace(results, counts=counts)

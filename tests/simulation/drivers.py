@@ -178,10 +178,9 @@ class SimWork:
             len(sent) + len(letters),
             digest_of(self._records + letters),
             offsets,
+            expected_records=len(sent) + len(letters),
             topic_ids=topic_ids if sent or letters else {},
-            record_rows=len(sent),
             bad_rows=len(self._left_out),
-            letters=len(letters),
         )
         return Results(counts, self.copy_into)
 

@@ -69,32 +69,26 @@ class ProducedBatch:
     Attributes:
         digest: 32 hexadecimal digits over these records, and over rows that go to a table but to no topic; '' if there
             are neither.
+        expected_records: records that the rows for all topics make, but for those left out, and the dead letters.
         left_out: rows for which no record was sent, because others of their upsert key supersede them.
-        record_rows: rows for all topics; None if the same as the rows for the tables.
         outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
         bad_rows: rows that go only to the dead letters; not included in any row count.
-        letters: dead letters that must be among the records; 0 if they go to no topic.
     """
 
     row_count: int
     record_count: int
     digest: str
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    expected_records: int
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
-    record_rows: int | None = None
     outputs: Mapping[str, int] = field(default_factory=dict)
     bad_rows: int = 0
-    letters: int = 0
-
-    @property
-    def expected_records(self) -> int:
-        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out + self.letters
 
 
 #: Outcome of an attempt before its tasks have ended.
-NOTHING_PRODUCED: Final = ProducedBatch(row_count=0, record_count=0, digest="", offsets={})
+NOTHING_PRODUCED: Final = ProducedBatch(row_count=0, record_count=0, digest="", offsets={}, expected_records=0)
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,7 @@ class SparkBatch:
             plan = self._plan(topics, kafka_only=True, stream=stream)
             results = self._jobs.run(self._rows(ticket), run_reread_task, plan)
         letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
-        records = self._rows_for_topics(results) - results.left_out.total() + letters.count
-        return Replay(records, _digest(results, letters))
+        return Replay(self._expected_records(results, letters), _digest(results, letters))
 
     def _run_here(self, ticket: TransactionTicket, source: AttemptInput) -> tuple[TaskResults, Forwarded] | None:
         """Collect the rows and encode them in this process; None, before encoding any, if there are too many."""
@@ -301,8 +300,8 @@ class SparkBatch:
             outputs[str(self._records.dead_letter_topic)] = letters.count
         return ProducedBatch(
             row_count=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None),
-            record_rows=self._rows_for_topics(results),
             record_count=forwarded.records + letters.sent.records,
+            expected_records=self._expected_records(results, letters),
             digest=_digest(results, letters),
             offsets={**forwarded.offsets, **letters.sent.offsets},
             topic_ids={**forwarded.topic_ids, **letters.sent.topic_ids},
@@ -310,11 +309,11 @@ class SparkBatch:
             left_out=left_out.total(),
             outputs=outputs,
             bad_rows=self._batch.bad_rows.occurrences,
-            letters=letters.count,
         )
 
-    def _rows_for_topics(self, results: TaskResults) -> int:
-        return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)
+    def _expected_records(self, results: TaskResults, letters: DeadLetterRecords) -> int:
+        rows = sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)
+        return rows - results.left_out.total() + letters.count
 
 
 def _digest(results: TaskResults, letters: DeadLetterRecords) -> str:

@@ -59,6 +59,7 @@ class FakeWork:
             self.records,
             digest,
             {PARTITION: (0, 2)},
+            expected_records=self.rows - self.left_out,
             topic_ids=dict(self.kafka.topic_ids),
             record_bytes=100 * self.records,
             left_out=self.left_out,

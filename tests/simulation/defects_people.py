@@ -237,9 +237,9 @@ _LETTERS: Final = Mutants("tv2-letters")
 
 
 @_LETTERS.of("a skip is compared without letters", (SimWork, "reread"))
-def _compares_without_letters(original: Any, self: Any, ticket: Any) -> Any:
+def _compares_without_letters(original: Any, self: Any) -> Any:
     self.letters = tuple
-    return original(self, ticket)
+    return original(self)
 
 
 def _counts_no_letters(original: Any, self: Any, ticket: Any, open_decision: Any) -> Any:

@@ -233,9 +233,7 @@ class SimWork:
                 table="target", constraint="c", column="", sqlstate="23514", detail="it is bad"
             )
 
-    def search(
-        self, _ticket: TransactionTicket, error: errors.DataError, open_decision: Callable[[], Connection]
-    ) -> bool:
+    def search(self, error: errors.DataError, open_decision: Callable[[], Connection]) -> bool:
         """The rows that the table refuses, found in one statement."""
         assert isinstance(error, errors.ConstraintError)
         statement: Any = "search"
@@ -256,7 +254,7 @@ class SimWork:
         left_out = {record.place for record in self._left_out}
         return tuple(record for record in self._world.evaluate(self._batch_id) if record.place not in left_out)
 
-    def reread(self, _ticket: TransactionTicket) -> Replay:
+    def reread(self) -> Replay:
         """What Spark has under this id now."""
         self._records = self._evaluate()
         letters = self.letters()

@@ -40,26 +40,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TransactionTicket:
-    """The Kafka transaction of an attempt, for the tasks that write into it.
+class TransactionTicket(ProducedTransaction):
+    """The Kafka transaction of an attempt.
 
     Attributes:
-        transaction_version: 0 to 2.
-        transaction: number of the transaction within the claim, from 1; unique across all attempts of all batches.
         kafka_only: True for a resend: the database already has the rows.
     """
 
-    transactional_id: str
-    producer: ProducerIdAndEpoch
-    transaction_version: int
-    generation: int
-    transaction: int
     kafka_only: bool
-
-    @property
-    def open_transaction(self) -> ProducedTransaction:
-        """The same for a session that sends records."""
-        return ProducedTransaction(self.transactional_id, self.producer, self.transaction_version)
 
 
 @dataclass(frozen=True)
@@ -127,7 +115,7 @@ class BatchWork(Protocol):
                 thread uses the connection after this returns or raises.
         """
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
         Args:
@@ -143,7 +131,7 @@ class BatchWork(Protocol):
     def recall(self) -> None:
         """Leave out the rows that were left out when the batch was decided. Call BEFORE a replay."""
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
+    def reread(self) -> Replay:
         """Evaluate the batch as `produce` does, without writing. This advances the plan's stateful operators."""
 
 
@@ -240,7 +228,7 @@ class Attempt(ExitStack):
         self,
         work: BatchWork,
         ticket: TransactionTicket,
-        deciding: Callable[[str, int], AbstractContextManager[DecidingTransaction]],
+        deciding: Callable[[], AbstractContextManager[DecidingTransaction]],
     ) -> None:
         super().__init__()
         self.work = work
@@ -253,8 +241,7 @@ class Attempt(ExitStack):
     @property
     def transaction(self) -> DecidingTransaction:
         if self._transaction is None:
-            begun = self._deciding(self.ticket.transactional_id, self.ticket.generation)
-            self._transaction = self.enter_context(begun)
+            self._transaction = self.enter_context(self._deciding())
         return self._transaction
 
     def open_decision(self) -> Connection:

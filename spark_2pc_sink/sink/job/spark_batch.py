@@ -184,12 +184,12 @@ class SparkBatch:
     def recall(self) -> None:
         self._batch.recall()
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         if self._options.bad_rows != "dead_letter" or not is_about_rows(error):
             return False
         self._tables.prepare(self._batch.frame, self._lanes, create=False)
         topics = self._records.known_after(error)
-        plan = self._plan(topics, kafka_only=ticket.kafka_only)
+        plan = self._plan(topics, kafka_only=False)
         alone = [replace(plan, lanes=(replace(lane, packed=None, leaves_out=False),)) for lane in plan.lanes]
         search = BadRowSearch(
             self._batch,
@@ -201,7 +201,7 @@ class SparkBatch:
         with self._described("look for bad rows"):
             return self._batch.leave_out(search.run(error, open_decision))
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
+    def reread(self) -> Replay:
         """Encode the records in tasks, and keep only their digest."""
         self._tables.prepare(self._batch.frame, self._lanes, create=True)
         topics = self._records.known()
@@ -212,7 +212,7 @@ class SparkBatch:
                 asking.enter_context(attempt_threads(source, self._records.forwarder(source, None, topics).task))
                 stream = source.address
             plan = self._plan(topics, kafka_only=True, stream=stream)
-            results = self._jobs.run(self._rows(ticket), run_reread_task, plan)
+            results = self._jobs.run(self._rows(kafka_only=True), run_reread_task, plan)
         letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
         return Replay(self._expected_records(results, letters), _digest(results, letters))
 
@@ -249,7 +249,7 @@ class SparkBatch:
         begun_s, topics, arrow = self._clock.now_s(), self._records.known(), self._jobs.arrow
         plan = self._plan(topics, kafka_only=ticket.kafka_only, stream=source.address)
         arrow.apply(self._batch.frame.sparkSession)
-        rows = self._rows(ticket)
+        rows = self._rows(kafka_only=ticket.kafka_only)
         forwarder = self._records.forwarder(source, ticket, topics)
         try:
             with attempt_threads(source, forwarder.task):
@@ -266,10 +266,10 @@ class SparkBatch:
         self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=False)
         return results, forwarded
 
-    def _rows(self, ticket: TransactionTicket) -> DataFrame:
+    def _rows(self, *, kafka_only: bool) -> DataFrame:
         """The tasks' input, in as many partitions as can run at one time."""
         at_once = self._jobs.facts.tasks_at_once()
-        rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=ticket.kafka_only)
+        rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=kafka_only)
         return ordered(rows, self._lanes, at_once)
 
     def _described(self, step: str) -> AbstractContextManager[None]:

@@ -212,7 +212,7 @@ class RecordForwarder:
             raise LocalProtocolError(operation="forward", state="no transaction", rule="there must be no record")
         return ProduceSession(
             self._connections.cluster(),
-            self._ticket.open_transaction,
+            self._ticket,
             self._kafka,
             timestamp_ms=0,
             limits={topic: facts.limits for topic, facts in self._topics.facts.items()},

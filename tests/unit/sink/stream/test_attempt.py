@@ -36,7 +36,7 @@ from tests.unit.fakes.wire import answer
 from tests.unit.kafka.support import options_for
 
 TOPIC = TopicFacts(2, "", TopicLimits(None, create_time=True))
-TICKET = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, 1, 1, kafka_only=True)
+TICKET = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, kafka_only=True)
 
 
 @pytest.fixture

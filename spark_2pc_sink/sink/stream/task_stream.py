@@ -21,7 +21,7 @@ from enum import IntEnum
 from time import monotonic
 from typing import Any, Final
 
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
@@ -281,7 +281,7 @@ class TaskStream(StreamOutput):
         self._address = address
         self._hello = Frame(FrameKind.HELLO, memoryview(HELLO.pack(task, task_attempt)))
         self._next_number = 0
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket
         self._out = bytearray()
         self._received = bytearray()
         self._alive_s = 0.0
@@ -327,9 +327,7 @@ class TaskStream(StreamOutput):
             raise
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
     def _put(self, frame: Frame) -> None:
         """Send a frame; small ones are buffered until there are more of them, or until `_flush`."""
@@ -360,7 +358,7 @@ class TaskStream(StreamOutput):
             self._read()
             self._take(None)
             try:
-                sent = self._open_socket.send(data)
+                sent = self._socket.send(data)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 self._wait(select.POLLIN | select.POLLOUT)
             except OSError as error:
@@ -370,19 +368,11 @@ class TaskStream(StreamOutput):
                 data = data[sent:]
                 self._alive_s = monotonic()
 
-    @property
-    def _open_socket(self) -> socket.socket:
-        if self._socket is None:
-            raise LocalProtocolError(
-                operation="send", state="closed", rule="a stream can only be used inside its block"
-            )
-        return self._socket
-
     def _wait(self, events: int) -> None:
         deadline_s = self._address.io_deadline_s
         left_s = self._alive_s + deadline_s - monotonic()
         poll = select.poll()
-        poll.register(self._open_socket, events)
+        poll.register(self._socket, events)
         if left_s <= 0 or not poll.poll(left_s * 1000):
             remedy = "Is its process stopped, or does a firewall drop idle connections?"
             raise self._error(f"no activity from the driver for {deadline_s:g} s", remedy=remedy)
@@ -390,7 +380,7 @@ class TaskStream(StreamOutput):
     def _read(self) -> None:
         """Read available bytes from the driver, without waiting."""
         try:
-            while received := self._open_socket.recv(FRAME_BYTES):
+            while received := self._socket.recv(FRAME_BYTES):
                 self._received += received
                 self._alive_s = monotonic()
             self._lost_by = ConnectionResetError("the driver closed it")

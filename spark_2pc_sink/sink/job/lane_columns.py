@@ -131,11 +131,6 @@ def shared_columns(expressions: RecordExpressions) -> list[str]:
     return [quoted(name) for name in names]
 
 
-def is_everything(selected: list[str], frame: DataFrame) -> bool:
-    """True if a select would not change the frame; Spark takes milliseconds of a small batch to analyze one."""
-    return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
-
-
 #: Determines which task gets a row; equal for rows of one upsert key.
 _PLACE: Final = "_2pc_place"
 #: Types that Spark cannot hash, or that contain one.
@@ -148,13 +143,11 @@ class TableColumns:
 
     Attributes:
         own: additional columns, by which rows are ordered or deleted, or are known to carry no value.
-        plain: True if each table column is the row column of the same name, and there are no additional columns.
         types: types of all, in order; empty before they are known.
     """
 
     stored: Mapping[str, str]
     own: Mapping[str, str]
-    plain: bool
     types: tuple[DataType, ...] = ()
 
     @classmethod
@@ -166,9 +159,7 @@ class TableColumns:
             # A text with a '1' for each condition that is true, and a '0' for each other.
             flags = (f"if({true_sql(condition)}, '1', '0')" for condition in expressions.unchanged.values())
             own[UNCHANGED_COLUMN] = f"concat({', '.join(flags)})"
-        stored = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
-        plain = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
-        return cls(stored, own, plain)
+        return cls({name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}, own)
 
     def selected(self) -> list[str]:
         return [
@@ -176,15 +167,14 @@ class TableColumns:
             *(f"{sql} AS {name}" for name, sql in self.own.items()),
         ]
 
-    def converted(self, plan: ColumnPlan) -> dict[str, str]:
-        """SQL by name for the columns that are encoded in a different form: as JSON, or as text."""
-        return {each.name: each.expression for each in plan.copied if each.expression != quoted(each.name)}
-
-    def packed(self, plan: ColumnPlan) -> list[str]:
-        """The columns in their encoded form, in one select: a lane among several cannot have a second."""
+    def encoded(self, plan: ColumnPlan) -> list[str]:
+        """The columns in the form in which tasks encode them."""
+        # In one select: Spark analyzes each again, which matters in a batch of a few rows. The values that a form has
+        # several times are evaluated once (spark.sql.subexpressionElimination.enabled).
         made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
         return [
-            f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"
+            f"{encoded_sql(sql if sql == quoted(column.name) else f'({sql})', kind, column.target)} "
+            f"AS {quoted(column.name)}"
             for column, (sql, kind) in zip(plan.copied, made_of, strict=True)
         ]
 
@@ -241,40 +231,22 @@ class LaneWork:
 
     def alone(self, batch: DataFrame, *, kafka_only: bool) -> DataFrame:
         """The rows of the lane: one column for each value needed to encode a row; ``kafka_only`` omits the table's."""
-        rows = rows_of(batch, self.lane.source)
-        loader = self._loader(kafka_only=kafka_only)
-        if loader is None:
-            return rows.selectExpr(*self._record_columns())
-        plan, table = loader.planned
-        converted = table.converted(plan)
-        record = record_sql(self.expressions, converted)
-        # Spark analyzes each select again, which matters in a batch of a few rows: one is enough for columns of the
-        # batch itself. Others are computed before they are converted.
-        selected = [*record, *(plan.expressions if table.plain else table.selected())]
-        if not is_everything(selected, rows):
-            rows = rows.selectExpr(*selected)
-        if table.plain or not converted:
-            return rows
-        return rows.withColumns({name: F.expr(sql) for name, sql in converted.items()})
+        rows, columns = rows_of(batch, self.lane.source), self._columns(kafka_only=kafka_only)
+        # Spark takes milliseconds of a small batch to analyze a select that would not change it.
+        everything = columns == [f"{quoted(name)} AS {quoted(name)}" for name in rows.columns]
+        return rows if everything else rows.selectExpr(*columns)
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, next to those of other lanes."""
-        loader = self._loader(kafka_only=kafka_only)
-        if loader is None:
-            columns = self._record_columns()
-        else:
-            plan, table = loader.planned
-            columns = [*record_sql(self.expressions, table.converted(plan)), *table.packed(plan)]
-        return packed(batch, self.lane.source, columns, self.lane.index)
+        return packed(batch, self.lane.source, self._columns(kafka_only=kafka_only), self.lane.index)
 
-    def _loader(self, *, kafka_only: bool) -> TableLoader | None:
-        """The loader whose columns are selected; a lane without records needs them for its digest even in a resend."""
-        return None if kafka_only and self.lane.records is not None else self.loader
-
-    def _record_columns(self) -> list[str]:
-        """The columns from which records are built and by which they are ordered."""
-        columns = record_sql(self.expressions)
-        columns += shared_columns(self.expressions)
+    def _columns(self, *, kafka_only: bool) -> list[str]:
+        # A lane without records needs its table's columns for its digest even in a resend.
+        if self.loader is not None and not (kafka_only and self.lane.records is not None):
+            plan, table = self.loader.planned
+            converted = [each.name for each in plan.copied if each.expression != quoted(each.name)]
+            return [*record_sql(self.expressions, converted), *table.encoded(plan)]
+        columns = [*record_sql(self.expressions), *shared_columns(self.expressions)]
         if self.follows_order:
             columns += upsert_order_columns(self.expressions, self.upsert_keys, str(self.lane.order_by))
         return columns

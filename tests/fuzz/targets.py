@@ -230,8 +230,6 @@ def stream_frames(data: bytes) -> None:
     for frame in found:
         with suppress(RemoteProtocolError):
             assert attempt_input.unpacked_records(frame).pack() == frame.details
-        with suppress(RemoteProtocolError):
-            assert attempt_input.unpacked_totals(frame.payload) is not None
     answered = bytearray(data)
     with suppress(RemoteProtocolError):
         while stream.next_message(answered) is not None:

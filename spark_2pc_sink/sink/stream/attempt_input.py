@@ -27,7 +27,6 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.task_stream import (
     HEADER,
     HELLO,
-    LANE_TOTALS,
     NO_KEY,
     PAYLOAD_BYTES_MAX,
     QUESTION_BYTES_MAX,
@@ -46,13 +45,12 @@ if TYPE_CHECKING:
 
 #: A topic has at most 249 characters, a printable row key 81 of at most 4 bytes.
 _DETAILS_BYTES_MAX: Final = 1024
-_LANES_MAX: Final = 4096
 _PAYLOAD_BYTES_MAX: Final = {
     FrameKind.HELLO: HELLO.size,
     FrameKind.ROWS: PAYLOAD_BYTES_MAX,
     FrameKind.RECORDS: PAYLOAD_BYTES_MAX,
     FrameKind.QUESTION: QUESTION_BYTES_MAX,
-    FrameKind.END: _LANES_MAX * LANE_TOTALS.size,
+    FrameKind.END: 1,
 }
 
 
@@ -136,17 +134,6 @@ def unpacked_records(frame: Frame) -> RecordsHeader:
         raise _broken(f"a topic or key is not UTF-8: {error}") from error
     row_key = None if key_bytes == NO_KEY else key
     return RecordsHeader(TopicPartition(topic, partition), frame.count, int.from_bytes(digest, "big"), row_key)
-
-
-def unpacked_totals(payload: memoryview) -> dict[int, LaneTotals]:
-    if payload == bytes(1):
-        return {}
-    if len(payload) % LANE_TOTALS.size:
-        raise _broken(f"END has {len(payload)} bytes, not a multiple of {LANE_TOTALS.size}")
-    return {
-        lane: LaneTotals(row_bytes, rows, record_bytes, records, int.from_bytes(digest, "big"))
-        for lane, row_bytes, rows, record_bytes, records, digest in LANE_TOTALS.iter_unpack(payload)
-    }
 
 
 def _broken(detail: str) -> RemoteProtocolError:
@@ -281,7 +268,7 @@ class AttemptInput:
 
     @property
     def finished(self) -> dict[int, tuple[int, dict[int, LaneTotals]]]:
-        """The finished attempt of each task and the totals that it has sent, by lane."""
+        """The finished attempt of each task, and the totals of what arrived of it, by lane."""
         with self._changed:
             ended = (sender for sender in self._senders.values() if sender.ended)
             return {sender.task: (sender.task_attempt, dict(sender.totals)) for sender in ended}
@@ -348,7 +335,8 @@ class AttemptInput:
             frame_bytes, sender.reserved = sender.reserved, 0
             if frame.kind is FrameKind.END:
                 self._give_back(frame_bytes)
-                self._end(sender, unpacked_totals(frame.payload))
+                self._commit(sender)
+                sender.ended = True
                 return
             records = unpacked_records(frame) if frame.kind is FrameKind.RECORDS else None
             released = Released(sender, frame, records)
@@ -450,14 +438,6 @@ class AttemptInput:
             self._queues[released.frame.kind].append(released)
         sender.held.clear()
         self._changed.notify_all()
-
-    def _end(self, sender: Sender, said: dict[int, LaneTotals]) -> None:
-        if said != sender.totals:
-            raise RemoteProtocolError(
-                peer=f"task {sender.task}", detail=f"it reports having sent {said}, but {sender.totals} arrived"
-            )
-        self._commit(sender)
-        sender.ended = True
 
 
 class LocalStream(StreamOutput):

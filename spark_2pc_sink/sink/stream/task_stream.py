@@ -39,8 +39,6 @@ HEADER: Final = struct.Struct(">BHIIHI")
 HELLO: Final = struct.Struct(">IQ")
 #: Partition, digest, lengths of topic and key.
 RECORDS: Final = struct.Struct(">i16sHh")
-#: The lane and the fields of `LaneTotals`.
-LANE_TOTALS: Final = struct.Struct(">HQQQQ16s")
 _ANSWER: Final = struct.Struct(">BI")
 NO_KEY: Final = -1
 DIGEST_BYTES: Final = 16
@@ -95,6 +93,10 @@ class Frame:
         return HEADER.pack(self.kind, self.lane, number, self.count, len(self.details), len(self.payload))
 
 
+#: No frame may be empty.
+END: Final = Frame(FrameKind.END, memoryview(bytes(1)))
+
+
 @dataclass(frozen=True)
 class RecordsHeader:
     """The driver's information for sending an encoded record batch.
@@ -142,16 +144,6 @@ class LaneTotals:
         if records is None:
             return cls(row_bytes=len(frame.payload), rows=frame.count)
         return cls(record_bytes=len(frame.payload), records=records.record_count, digest=records.digest)
-
-
-def packed_totals(totals: dict[int, LaneTotals]) -> bytes:
-    """The payload of END. That of a task without rows is one byte, because no frame may be empty."""
-    return b"".join(
-        LANE_TOTALS.pack(
-            lane, each.row_bytes, each.rows, each.record_bytes, each.records, each.digest.to_bytes(DIGEST_BYTES, "big")
-        )
-        for lane, each in sorted(totals.items())
-    ) or bytes(1)
 
 
 def packed_message(message: DriverMessage, text: bytes = b"") -> bytes:
@@ -249,7 +241,7 @@ class StreamOutput(ABC):
         """Send the rest; when this returns, the driver has everything, and another attempt of the task fails."""
         for lane in list(self._collected):
             self._send_rows(lane)
-        self._put(Frame(FrameKind.END, memoryview(packed_totals(self._totals))))
+        self._put(END)
         self._receive(DriverMessage.RECEIPT)
 
     def _send_rows(self, lane: int) -> None:

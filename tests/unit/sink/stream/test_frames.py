@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_records, unpacked_totals
+from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_records
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.sink.stream.task_stream import (
     PAYLOAD_BYTES_MAX,
     DriverMessage,
     Frame,
     FrameKind,
-    LaneTotals,
     RecordsHeader,
     next_message,
     packed_message,
-    packed_totals,
 )
 
 RECORDS = st.builds(
@@ -31,10 +29,6 @@ RECORDS = st.builds(
     st.integers(0, 2**128 - 1),
     st.none() | st.text(max_size=81),
 )
-COUNTS = st.integers(0, 2**64 - 1)
-TOTALS = st.builds(LaneTotals, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 2**128 - 1))
-
-
 HELLO = Frame(FrameKind.HELLO, memoryview(HELLO_BYTES.pack(1, 2))).header(0) + HELLO_BYTES.pack(1, 2)
 
 
@@ -87,17 +81,6 @@ def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader
 def test_a_frame_that_breaks_the_rules_is_refused_before_its_payload_is_read(data: bytes, said: str) -> None:
     with pytest.raises(RemoteProtocolError, match=said):
         received(data, 1)
-
-
-@given(st.dictionaries(st.integers(0, 2**16 - 1), TOTALS, max_size=5))
-def test_totals_are_read_as_they_were_packed(totals: dict[int, LaneTotals]) -> None:
-    assert unpacked_totals(memoryview(packed_totals(totals))) == totals
-
-
-@pytest.mark.parametrize("payload", [b"\x01", bytes(2), bytes(51)])
-def test_other_totals_are_refused(payload: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="END has"):
-        unpacked_totals(memoryview(payload))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ in its own column; `encode_task.unpacked` is the inverse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -214,7 +214,12 @@ class LaneWork:
     def upsert_keys(self) -> tuple[str, ...]:
         return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
-    def plan(self, row_encoder: CopyPlan | None) -> LanePlan:
+    def plan(self, *, kafka_only: bool) -> LanePlan:
+        row_encoder: CopyPlan | None = None
+        if self.loader is not None and not kafka_only:
+            columns, _ = self.loader.planned
+            row_key = record_columns.KEY if self.expressions.key and not self.upsert_keys else None
+            row_encoder = replace(columns.copy_plan, row_key=row_key)
         return LanePlan(
             index=self.lane.index,
             packed=packed_name(self.lane.index) if self.packed_with_others else None,

@@ -276,10 +276,9 @@ class SparkBatch:
         return self._jobs.described(f"batch {self._batch.batch_id}: {step}")
 
     def _plan(self, topics: KnownTopics, *, kafka_only: bool, stream: StreamAddress | None = None) -> TaskPlan:
-        encoders = [None if lane.loader is None or kafka_only else lane.loader.encoder_plan() for lane in self._lanes]
         return TaskPlan(
             encoding=EncodingOptions.of(self._options.kafka),
-            lanes=tuple(lane.plan(encoder) for lane, encoder in zip(self._lanes, encoders, strict=True)),
+            lanes=tuple(lane.plan(kafka_only=kafka_only) for lane in self._lanes),
             topics=Topics(dict(topics.facts)),
             timestamp_ms=now_ms(),
             stream=stream,

@@ -15,7 +15,7 @@ from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
-from spark_2pc_sink.sink.records import record_columns, record_expressions
+from spark_2pc_sink.sink.records import record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
     SqlTableName,
     driver_connection,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import Lane, SinkOptions
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 
 # INSERT on single columns is not enough: LOCK TABLE requires it on the table. An upsert reads the columns that it
@@ -121,7 +120,6 @@ class TableLoader:
         #: What is written where; None before the table exists.
         self.plan: ColumnPlan | None = None
         self._columns: TableColumns | None = None
-        self._row_key: str | None = None
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
         """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
@@ -179,7 +177,6 @@ class TableLoader:
         self.plan = replace(plan, lane=self.lane.index)
         self._schema = batch.schema
         self._columns = replace(selected, types=tuple(field.dataType for field in fields))
-        self._row_key = record_columns.KEY if expressions.key and not self._rows.keys else None
 
     @property
     def planned(self) -> tuple[ColumnPlan, TableColumns]:
@@ -187,9 +184,6 @@ class TableLoader:
         if self.plan is None or self._columns is None:
             raise LocalProtocolError(operation="write rows", state="not planned", rule="call prepare() first")
         return self.plan, self._columns
-
-    def encoder_plan(self) -> CopyPlan:
-        return replace(self.planned[0].copy_plan, row_key=self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the deciding transaction."""

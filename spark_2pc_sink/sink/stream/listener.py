@@ -92,19 +92,8 @@ class _Connection:
         self.sender: Sender | None = None
         self.opened_s = self.moved_s = monotonic()
 
-    def handshake(self) -> _Steps[None]:
-        while isinstance(self.sock, ssl.SSLSocket):
-            try:
-                self.sock.do_handshake()
-            except ssl.SSLWantReadError:
-                yield _Wait.READ
-            except ssl.SSLWantWriteError:
-                yield _Wait.WRITE
-            else:
-                return
-
     def receive(self, into: memoryview) -> _Steps[int]:
-        """Fill part of ``into``; returns the number of bytes."""
+        """Fill part of ``into``; returns the number of bytes. With TLS the first call does the handshake."""
         while True:
             try:
                 received = self.sock.recv_into(into)
@@ -130,10 +119,6 @@ class _Connection:
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
             del self.out[:sent]
-
-
-class _StrangerError(Exception):
-    """A connection has not sent the token of an open attempt."""
 
 
 class ListenerThread:
@@ -231,14 +216,13 @@ class ListenerThread:
 
     def _conversation(self, connection: _Connection) -> _Steps[None]:
         """The steps of a connection from its first byte to its last."""
-        yield from connection.handshake()
         token = memoryview(bytearray(TOKEN_BYTES))
         filled = 0
         while filled < TOKEN_BYTES:
             filled += yield from connection.receive(token[filled:])
         attempt = self._attempt_of(bytes(token))
         if attempt is None:
-            raise _StrangerError
+            raise ConnectionRefusedError("it has not sent the token of an open attempt")
         connection.attempt = attempt
         connection.tell(DriverMessage.WELCOME)
         connection.sender = sender = attempt.admit(*HELLO.unpack((yield from self._frame(connection)).payload))
@@ -277,7 +261,7 @@ class ListenerThread:
                 attempt.fail(BatchRetryError(reason=str(error)))
             if isinstance(error, (RemoteProtocolError, StaleTaskError)) or (attempt and error is attempt.failure):
                 self._refuse(connection, str(error))
-            elif isinstance(error, (OSError, _StrangerError)):
+            elif isinstance(error, OSError):
                 self._close(connection)
             else:
                 raise

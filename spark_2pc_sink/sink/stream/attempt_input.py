@@ -45,12 +45,13 @@ if TYPE_CHECKING:
 
 #: A topic has at most 249 characters, a printable row key 81 of at most 4 bytes.
 _DETAILS_BYTES_MAX: Final = 1024
-_PAYLOAD_BYTES_MAX: Final = {
-    FrameKind.HELLO: HELLO.size,
-    FrameKind.ROWS: PAYLOAD_BYTES_MAX,
-    FrameKind.RECORDS: PAYLOAD_BYTES_MAX,
-    FrameKind.QUESTION: QUESTION_BYTES_MAX,
-    FrameKind.END: 1,
+#: The least and the most bytes of a payload.
+_PAYLOAD_BYTES: Final = {
+    FrameKind.HELLO: (HELLO.size, HELLO.size),
+    FrameKind.ROWS: (1, PAYLOAD_BYTES_MAX),
+    FrameKind.RECORDS: (1, PAYLOAD_BYTES_MAX),
+    FrameKind.QUESTION: (1, QUESTION_BYTES_MAX),
+    FrameKind.END: (1, 1),
 }
 
 
@@ -100,7 +101,7 @@ class FrameReader:
 
     def _read_header(self) -> None:
         kind, self._lane, number, self._count, self._details_bytes, payload_bytes = HEADER.unpack(self._header)
-        if kind not in _PAYLOAD_BYTES_MAX:
+        if kind not in _PAYLOAD_BYTES:
             raise _broken(f"frame {self._next_number} has the unknown kind {kind}")
         self._kind = FrameKind(kind)
         if (self._kind is FrameKind.HELLO) != (self._next_number == 0):
@@ -109,11 +110,9 @@ class FrameReader:
             )
         if number != self._next_number:
             raise _broken(f"received frame {number}, expected frame {self._next_number}")
-        if self._kind is FrameKind.HELLO and payload_bytes != HELLO.size:
-            raise _broken(f"HELLO has {payload_bytes} bytes")
-        if not 0 < payload_bytes <= _PAYLOAD_BYTES_MAX[self._kind]:
-            limit = _PAYLOAD_BYTES_MAX[self._kind]
-            raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be 1 to {limit}")
+        least, most = _PAYLOAD_BYTES[self._kind]
+        if not least <= payload_bytes <= most:
+            raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be {least} to {most}")
         if self._details_bytes > _DETAILS_BYTES_MAX or (self._details_bytes and self._kind is not FrameKind.RECORDS):
             raise _broken(f"{self._kind.name} has {self._details_bytes} bytes of details")
         self._next_number += 1
@@ -167,6 +166,7 @@ class Sender:
         replaced: it was dropped.
         reserved: bytes of the frame that it is sending.
         held: frames that wait for its end, ``held_bytes`` in total.
+        answer: the reply to its question that it has not got yet.
     """
 
     task: int
@@ -178,6 +178,7 @@ class Sender:
     held: list[Released] = field(default_factory=list)
     held_bytes: int = 0
     totals: dict[int, LaneTotals] = field(default_factory=dict)
+    answer: bytes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +206,6 @@ class AttemptInput:
         self._senders: dict[int, Sender] = {}
         self._queues: dict[FrameKind, deque[Released]] = {FrameKind.ROWS: deque(), FrameKind.RECORDS: deque()}
         self._waiting: deque[Sender] = deque()
-        self._answers: dict[Sender, bytes] = {}
         self._used = self._held = 0
         self._input_closed = False
         self.failure: Exception | None = None
@@ -235,8 +235,7 @@ class AttemptInput:
     def answer(self, released: Released, reply: bytes) -> None:
         """Reply to a QUESTION, in at most ``QUESTION_BYTES_MAX`` bytes, and release its bytes."""
         with self._changed:
-            if not released.sender.replaced:
-                self._answers[released.sender] = reply
+            released.sender.answer = reply
             self._give_back(released.frame.frame_bytes)
             self._changed.notify_all()
             self._wake()
@@ -360,7 +359,8 @@ class AttemptInput:
 
     def taken_answer(self, sender: Sender) -> bytes | None:
         with self._changed:
-            return self._answers.pop(sender, None)
+            reply, sender.answer = sender.answer, None
+            return reply
 
     def wait_for_room(self, sender: Sender, frame_bytes: int) -> None:
         """As `reserve`, for a sender of this process, which has its own thread to wait in."""
@@ -373,10 +373,11 @@ class AttemptInput:
     def wait_for_answer(self, sender: Sender) -> bytes:
         """As `taken_answer`, for a sender of this process."""
         with self._changed:
-            while sender not in self._answers:
+            while (reply := sender.answer) is None:
                 self._check()
                 self._changed.wait()
-            return self._answers.pop(sender)
+            sender.answer = None
+            return reply
 
     def lost(self, sender: Sender) -> None:
         """The connection of a sender is lost. What it has sent is dropped; if it was committed, the attempt fails."""
@@ -423,7 +424,6 @@ class AttemptInput:
         sender.replaced = True
         if sender in self._waiting:
             self._waiting.remove(sender)
-        self._answers.pop(sender, None)
         self._held -= sender.held_bytes
         self._give_back(sender.held_bytes + sender.reserved)
         sender.held_bytes = sender.reserved = 0

@@ -150,7 +150,6 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, with the values of tombstones removed."""
     tombstones = record_column(batch, record_columns.TOMBSTONE)
     if tombstones is None or not pc.any(tombstones).as_py():
         return batch
@@ -235,9 +234,7 @@ def _task_identity() -> TaskIdentity:
     from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
 
     context = TaskContext.get()
-    if context is None:
-        message = "this runs inside Spark tasks only"
-        raise RuntimeError(message)
+    assert context is not None, "this runs inside Spark tasks only"
     _spare_garbage_collection(len(sys.modules))
     return TaskIdentity(context.partitionId(), context.taskAttemptId())
 

@@ -132,7 +132,6 @@ class FilteredBatch:
         return [LookedUpRow(number, bytes(identity), count, json) for number, identity, count, json in grouped]
 
     def _name(self, row: LookedUpRow) -> bytes:
-        """The name used by a search."""
         return row.identity if self.exact else fingerprint_bytes(row.fingerprint)
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from jdbc_state.sink_log import log_for_sink
-from spark_2pc_sink.errors import DualWriteError, LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
 from spark_2pc_sink.serialisation.columns import NotEncodableError
 from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
@@ -331,8 +331,7 @@ class _ReceiptOnly(StreamOutput):
         self._stream = stream
 
     def ask(self, question: bytes) -> bytes:
-        if self._stream is None:
-            raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has sent all topics")
+        assert self._stream is not None, "no row names its topic"
         return self._stream.ask(question)
 
     def _put(self, frame: Frame) -> None:

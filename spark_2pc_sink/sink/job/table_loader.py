@@ -10,7 +10,7 @@ import psycopg2
 from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
@@ -181,8 +181,8 @@ class TableLoader:
     @property
     def planned(self) -> tuple[ColumnPlan, TableColumns]:
         """What is written where, and the columns selected from the lane's rows."""
-        if self.plan is None or self._columns is None:
-            raise LocalProtocolError(operation="write rows", state="not planned", rule="call prepare() first")
+        assert self.plan is not None, "call prepare() first"
+        assert self._columns is not None, "set with the plan"
         return self.plan, self._columns
 
     def table(self, connection: Connection) -> TableRows:

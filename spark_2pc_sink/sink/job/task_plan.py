@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from spark_2pc_sink.errors import BatchRetryError, DataError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
@@ -80,8 +80,7 @@ class TaskPlan:
     stream: StreamAddress | None = None
 
     def open_stream(self, identity: TaskIdentity) -> TaskStream:
-        if self.stream is None:
-            raise LocalProtocolError(operation="send", state="no stream", rule="a task needs a stream for its output")
+        assert self.stream is not None, "a task needs a stream for its output"
         return TaskStream(self.stream, *identity)
 
 

@@ -18,22 +18,18 @@ from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_f
 from spark_2pc_sink.sink.job.task_plan import LanePlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import true_sql, type_of
-from spark_2pc_sink.sink.rows.column_plan import encoded_sql
-from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.rows.text_guards import guarded_sql
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
     from spark_2pc_sink.options import Lane, RowSource
     from spark_2pc_sink.options.sql_text import Explosion
     from spark_2pc_sink.sink.job.table_loader import TableLoader
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 
@@ -138,48 +134,6 @@ _NOT_HASHED: Final = ("map<", "variant")
 
 
 @dataclass(frozen=True)
-class TableColumns:
-    """The columns selected from a lane's rows for its table: SQL over the rows, by column.
-
-    Attributes:
-        own: additional columns, by which rows are ordered or deleted, or are known to carry no value.
-        types: types of all, in order; empty before they are known.
-    """
-
-    stored: Mapping[str, str]
-    own: Mapping[str, str]
-    types: tuple[DataType, ...] = ()
-
-    @classmethod
-    def of(cls, rows: DataFrame, expressions: RecordExpressions, order_by: str | None) -> TableColumns:
-        own = {} if order_by is None else {ORDER_COLUMN: order_by}
-        if expressions.delete is not None:
-            own[DELETE_COLUMN] = true_sql(expressions.delete)
-        if expressions.unchanged:
-            # A text with a '1' for each condition that is true, and a '0' for each other.
-            flags = (f"if({true_sql(condition)}, '1', '0')" for condition in expressions.unchanged.values())
-            own[UNCHANGED_COLUMN] = f"concat({', '.join(flags)})"
-        return cls({name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}, own)
-
-    def selected(self) -> list[str]:
-        return [
-            *(f"{sql} AS {quoted(name)}" for name, sql in self.stored.items()),
-            *(f"{sql} AS {name}" for name, sql in self.own.items()),
-        ]
-
-    def encoded(self, plan: ColumnPlan) -> list[str]:
-        """The columns in the form in which tasks encode them."""
-        # In one select: Spark analyzes each again, which matters in a batch of a few rows. The values that a form has
-        # several times are evaluated once (spark.sql.subexpressionElimination.enabled).
-        made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
-        return [
-            f"{encoded_sql(sql if sql == quoted(column.name) else f'({sql})', kind, column.target)} "
-            f"AS {quoted(column.name)}"
-            for column, (sql, kind) in zip(plan.copied, made_of, strict=True)
-        ]
-
-
-@dataclass(frozen=True)
 class LaneWork:
     """A lane over the rows of a batch.
 
@@ -248,9 +202,9 @@ class LaneWork:
     def _columns(self, *, kafka_only: bool) -> list[str]:
         # A lane without records needs its table's columns for its digest even in a resend.
         if self.loader is not None and not (kafka_only and self.lane.records is not None):
-            plan, table = self.loader.planned
+            plan, table_columns = self.loader.planned
             converted = [each.name for each in plan.copied if each.expression != quoted(each.name)]
-            return [*record_sql(self.expressions, converted), *table.encoded(plan)]
+            return [*record_sql(self.expressions, converted), *table_columns]
         columns = [*record_sql(self.expressions), *shared_columns(self.expressions)]
         if self.follows_order:
             columns += upsert_order_columns(self.expressions, self.upsert_keys, str(self.lane.order_by))

@@ -121,7 +121,7 @@ class _Connection:
             del self.out[:sent]
 
 
-class ListenerThread:
+class ListenerThread(threading.Thread):
     def __init__(
         self,
         server: socket.socket,
@@ -130,6 +130,7 @@ class ListenerThread:
         attempt_of: Callable[[bytes], AttemptInput | None],
         failed: Callable[[Exception], None],
     ) -> None:
+        super().__init__(target=copy_context().run, args=(self._run,), name="spark_2pc_sink stream", daemon=True)
         self._server, self._tls, self._limits = server, tls, limits
         self._attempt_of, self._failed = attempt_of, failed
         self._selector = selectors.DefaultSelector()
@@ -144,11 +145,7 @@ class ListenerThread:
         #: The thread has ended by an error.
         self.has_failed: bool = False
         self._swept_s = 0.0
-        context = copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._run,), name="spark_2pc_sink stream", daemon=True
-        )
-        self._thread.start()
+        self.start()
 
     def wake(self) -> None:
         """Look at attempts and waiting connections soon. Any thread may call it."""
@@ -161,7 +158,7 @@ class ListenerThread:
     def close(self) -> None:
         self._closing = True
         self.wake()
-        self._thread.join()
+        self.join()
 
     def _run(self) -> None:
         try:

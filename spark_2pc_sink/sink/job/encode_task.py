@@ -30,7 +30,7 @@ from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
 from spark_2pc_sink.sink.records.topics import TopicRefusedError
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
-from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, RecordsHeader, StreamOutput, TaskStream
+from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, content_digest
 
 if TYPE_CHECKING:
@@ -412,5 +412,4 @@ class _LaneEncoder:
 
     def _send(self, batches: Iterable[EncodedBatch]) -> None:
         for batch in batches:
-            header = RecordsHeader(batch.partition, batch.record_count, batch.digest, batch.row_key)
-            self._output.records(self.plan.index, header, batch.payload)
+            self._output.records(self.plan.index, batch)

@@ -24,6 +24,7 @@ import numpy as np
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.task_stream import (
     HEADER,
     HELLO,
@@ -35,7 +36,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     Frame,
     FrameKind,
     LaneTotals,
-    RecordsHeader,
     StreamOutput,
 )
 
@@ -119,7 +119,7 @@ class FrameReader:
         self.frame_bytes = self._details_bytes + payload_bytes
 
 
-def unpacked_records(frame: Frame) -> RecordsHeader:
+def unpacked_batch(frame: Frame) -> EncodedBatch:
     details = frame.details
     if len(details) < RECORDS.size:
         raise _broken(f"a record batch has {len(details)} bytes of details, fewer than {RECORDS.size}")
@@ -132,7 +132,8 @@ def unpacked_records(frame: Frame) -> RecordsHeader:
     except UnicodeDecodeError as error:
         raise _broken(f"a topic or key is not UTF-8: {error}") from error
     row_key = None if key_bytes == NO_KEY else key
-    return RecordsHeader(TopicPartition(topic, partition), frame.count, int.from_bytes(digest, "big"), row_key)
+    at, digest_value = TopicPartition(topic, partition), int.from_bytes(digest, "big")
+    return EncodedBatch(at, frame.payload, frame.count, digest_value, row_key)
 
 
 def _broken(detail: str) -> RemoteProtocolError:
@@ -183,11 +184,15 @@ class Sender:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A frame for a consumer, which releases its bytes with `AttemptInput.done`."""
+    """A frame for a consumer, which releases its bytes with `AttemptInput.done`.
+
+    Attributes:
+        batch: of a frame of records.
+    """
 
     sender: Sender
     frame: Frame
-    records: RecordsHeader | None
+    batch: EncodedBatch | None
 
 
 class AttemptInput:
@@ -337,14 +342,14 @@ class AttemptInput:
                 self._commit(sender)
                 sender.ended = True
                 return
-            records = unpacked_records(frame) if frame.kind is FrameKind.RECORDS else None
-            released = Released(sender, frame, records)
+            batch = unpacked_batch(frame) if frame.kind is FrameKind.RECORDS else None
+            released = Released(sender, frame, batch)
             if frame.kind is FrameKind.QUESTION:
                 self._queues[FrameKind.RECORDS].appendleft(released)
                 self._changed.notify_all()
                 return
             before = sender.totals.get(frame.lane, LaneTotals())
-            sender.totals[frame.lane] = before + LaneTotals.of(frame, records)
+            sender.totals[frame.lane] = before + LaneTotals.of(frame, batch)
             fits = sender.held_bytes + frame_bytes <= self._hold_bytes_max
             if sender.committed or not fits or self._held + frame_bytes > self._bytes_max // 2:
                 self._commit(sender)

@@ -19,11 +19,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 
 TOKEN_BYTES: Final = 32
 #: A sender collects small pieces of rows into frames of this size.
@@ -97,26 +99,13 @@ class Frame:
 END: Final = Frame(FrameKind.END, memoryview(bytes(1)))
 
 
-@dataclass(frozen=True)
-class RecordsHeader:
-    """The driver's information for sending an encoded record batch.
-
-    Attributes:
-        row_key: the printable key of its record; None for a batch of several.
-    """
-
-    partition: TopicPartition
-    record_count: int
-    digest: int
-    row_key: str | None = None
-
-    def pack(self) -> bytes:
-        """The details of a RECORDS frame."""
-        topic = self.partition.topic.encode()
-        key = b"" if self.row_key is None else self.row_key.encode()
-        digest = self.digest.to_bytes(DIGEST_BYTES, "big")
-        key_bytes = NO_KEY if self.row_key is None else len(key)
-        return RECORDS.pack(self.partition.partition, digest, len(topic), key_bytes) + topic + key
+def packed_details(batch: EncodedBatch) -> bytes:
+    """The details of a RECORDS frame."""
+    topic = batch.partition.topic.encode()
+    key = b"" if batch.row_key is None else batch.row_key.encode()
+    digest = batch.digest.to_bytes(DIGEST_BYTES, "big")
+    key_bytes = NO_KEY if batch.row_key is None else len(key)
+    return RECORDS.pack(batch.partition.partition, digest, len(topic), key_bytes) + topic + key
 
 
 @dataclass(frozen=True)
@@ -139,11 +128,11 @@ class LaneTotals:
         )
 
     @classmethod
-    def of(cls, frame: Frame, records: RecordsHeader | None) -> LaneTotals:
-        """Totals of one frame, of records if it has their header."""
-        if records is None:
+    def of(cls, frame: Frame, batch: EncodedBatch | None) -> LaneTotals:
+        """Totals of one frame, of rows or of a record batch."""
+        if batch is None:
             return cls(row_bytes=len(frame.payload), rows=frame.count)
-        return cls(record_bytes=len(frame.payload), records=records.record_count, digest=records.digest)
+        return cls(record_bytes=len(frame.payload), records=batch.record_count, digest=batch.digest)
 
 
 def packed_message(message: DriverMessage, text: bytes = b"") -> bytes:
@@ -218,19 +207,15 @@ class StreamOutput(ABC):
         if large or len(self._collected.get(lane, ((), 0))[0]) + len(view) > FRAME_BYTES:
             self._send_rows(lane)
         if large:
-            self._put_rows(lane, view, count)
+            self._put_counted(Frame(FrameKind.ROWS, view, lane, count))
             return
         collected, before = self._collected.get(lane) or (bytearray(), 0)
         collected += view
         self._collected[lane] = collected, before + count
 
-    def records(self, lane: int, header: RecordsHeader, payload: Any) -> None:
-        """Send an encoded record batch, without producer id, epoch and sequence."""
-        frame = Frame(
-            FrameKind.RECORDS, memoryview(payload).cast("B"), lane, count=header.record_count, details=header.pack()
-        )
-        self._put(frame)
-        self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, header)
+    def records(self, lane: int, batch: EncodedBatch) -> None:
+        payload = memoryview(batch.payload).cast("B")
+        self._put_counted(Frame(FrameKind.RECORDS, payload, lane, batch.record_count, packed_details(batch)), batch)
 
     def ask(self, question: bytes) -> bytes:
         """The driver's answer to a question; both have at most ``QUESTION_BYTES_MAX`` bytes."""
@@ -247,12 +232,11 @@ class StreamOutput(ABC):
     def _send_rows(self, lane: int) -> None:
         if lane in self._collected:
             collected, count = self._collected.pop(lane)
-            self._put_rows(lane, memoryview(collected), count)
+            self._put_counted(Frame(FrameKind.ROWS, memoryview(collected), lane, count))
 
-    def _put_rows(self, lane: int, data: memoryview, count: int) -> None:
-        frame = Frame(FrameKind.ROWS, data, lane, count)
+    def _put_counted(self, frame: Frame, batch: EncodedBatch | None = None) -> None:
         self._put(frame)
-        self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, None)
+        self._totals[frame.lane] = self._totals.get(frame.lane, LaneTotals()) + LaneTotals.of(frame, batch)
 
     @abstractmethod
     def _put(self, frame: Frame) -> None: ...

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
-from spark_2pc_sink.sink.stream.task_stream import END, Frame, FrameKind, RecordsHeader
+from spark_2pc_sink.sink.stream.task_stream import END, Frame, FrameKind, packed_details
 
 BYTES_MAX = 1000
 TASKS = 3
@@ -26,8 +27,9 @@ KINDS = (FrameKind.ROWS, FrameKind.RECORDS)
 
 
 def a_frame(kind: FrameKind, size: int, name: int = 0) -> Frame:
-    details = RecordsHeader(TopicPartition("orders", name), 1, name).pack() if kind is FrameKind.RECORDS else b""
     payload = memoryview(name.to_bytes(4, "big") * size)[: 4 * size]
+    batch = EncodedBatch(TopicPartition("orders", name), payload, 1, name, None)
+    details = packed_details(batch) if kind is FrameKind.RECORDS else b""
     return Frame(kind, payload, count=1, details=details)
 
 

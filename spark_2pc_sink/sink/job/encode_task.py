@@ -258,13 +258,11 @@ def _words(column: ArrowColumn) -> list[Any]:
 
 def _values(column: ArrowColumn) -> Any:
     kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if pa.types.is_floating(kind):
         return column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
     if pa.types.is_date32(kind):
-        return column.cast(pa.int32()).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    if pa.types.is_temporal(kind):
+        column = column.cast(pa.int32())
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.large_binary())

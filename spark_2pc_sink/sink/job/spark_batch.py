@@ -255,11 +255,9 @@ class SparkBatch:
             with attempt_threads(source, forwarder.task):
                 results = self._jobs.run(rows, run_encode_task, plan)
                 forwarded = _forwarded(results, source, forwarder)
-        except DataError:
-            # A failure does not reveal the size of the batch, and another attempt may follow.
-            raise
-        except Exception:
-            if not isinstance(source.failure, DataError):
+        except Exception as error:
+            # A bad row does not reveal the size of the batch, and another attempt may follow.
+            if not any(isinstance(each, DataError) for each in (error, source.failure)):
                 arrow.forget()
             raise
         arrow.note(results)

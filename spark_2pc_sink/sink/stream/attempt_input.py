@@ -207,6 +207,7 @@ class AttemptInput:
         self._bytes_max = bytes_max
         self._hold_bytes_max = min(HOLD_BYTES_MAX, bytes_max // (2 * max(1, tasks_at_once)))
         self._wake = wake
+        # Its lock is re-entrant.
         self._changed = threading.Condition()
         self._senders: dict[int, Sender] = {}
         self._queues: dict[FrameKind, deque[Released]] = {FrameKind.ROWS: deque(), FrameKind.RECORDS: deque()}
@@ -254,7 +255,15 @@ class AttemptInput:
     def fail(self, error: Exception) -> None:
         """End the attempt: every task is told at once, and every later call of `take` raises the first ``error``."""
         with self._changed:
-            self._fail(error)
+            if self.failure is not None:
+                return
+            self.failure = error
+            for queue in self._queues.values():
+                queue.clear()
+            for sender in self._senders.values():
+                sender.held.clear()
+            self._changed.notify_all()
+            self._wake()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -294,7 +303,7 @@ class AttemptInput:
                     reason=f"task {task} ran again as attempt {task_attempt}, and what attempt {known.task_attempt} "
                     "had sent was already being written"
                 )
-                self._fail(error)
+                self.fail(error)
                 raise error
             if known is not None:
                 self._drop(known)
@@ -305,23 +314,18 @@ class AttemptInput:
         """Make room for the next frame of a sender; False if it must wait, until `next_waiting` names it."""
         with self._changed:
             self._check()
-            return self._reserve(sender, frame_bytes)
-
-    def _reserve(self, sender: Sender, frame_bytes: int) -> bool:
-        first = self._waiting[0] if self._waiting else sender
-        if first is not sender or not self._fits(frame_bytes):
-            if sender not in self._waiting:
-                self._waiting.append(sender)
-            return False
-        if self._waiting:
-            self._waiting.popleft()
-            self._room_changed()
-        sender.reserved = frame_bytes
-        self._used += frame_bytes
-        return True
-
-    def _fits(self, frame_bytes: int) -> bool:
-        return self._used - self._held + frame_bytes <= self._bytes_max // 2 or self._used == self._held
+            first = self._waiting[0] if self._waiting else sender
+            fits = self._used - self._held + frame_bytes <= self._bytes_max // 2 or self._used == self._held
+            if first is not sender or not fits:
+                if sender not in self._waiting:
+                    self._waiting.append(sender)
+                return False
+            if self._waiting:
+                self._waiting.popleft()
+                self._room_changed()
+            sender.reserved = frame_bytes
+            self._used += frame_bytes
+            return True
 
     @property
     def next_waiting(self) -> Sender | None:
@@ -370,10 +374,8 @@ class AttemptInput:
     def wait_for_room(self, sender: Sender, frame_bytes: int) -> None:
         """As `reserve`, for a sender of this process, which has its own thread to wait in."""
         with self._changed:
-            self._check()
-            while not self._reserve(sender, frame_bytes):
+            while not self.reserve(sender, frame_bytes):
                 self._changed.wait()
-                self._check()
 
     def wait_for_answer(self, sender: Sender) -> bytes:
         """As `taken_answer`, for a sender of this process."""
@@ -390,7 +392,7 @@ class AttemptInput:
             if sender.ended or sender.replaced or self.failure is not None:
                 return
             if sender.committed:
-                self._fail(
+                self.fail(
                     BatchRetryError(
                         reason=f"lost the connection to attempt {sender.task_attempt} of task {sender.task}, and what "
                         "it had sent was already being written"
@@ -405,16 +407,6 @@ class AttemptInput:
     def _check(self) -> None:
         if self.failure is not None:
             raise self.failure
-
-    def _fail(self, error: Exception) -> None:
-        if self.failure is None:
-            self.failure = error
-            for queue in self._queues.values():
-                queue.clear()
-            for sender in self._senders.values():
-                sender.held.clear()
-            self._changed.notify_all()
-            self._wake()
 
     def _give_back(self, frame_bytes: int) -> None:
         self._used -= frame_bytes

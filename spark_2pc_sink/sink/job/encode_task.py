@@ -367,7 +367,7 @@ class _LaneEncoder:
             self.row_digest = combine_digests(self.row_digest, row_digest(self.plan.digest_label, rows))
         completed = completed_rows(self.plan, rows)
         if self.plan.sends:
-            self._gather(self._without_superseded(completed))
+            self._gather(completed)
         if self._rows is not None:
             step = max(1, completed.num_rows * _PIECE_BYTES // max(completed.nbytes, 1))
             for start in range(0, completed.num_rows, step):
@@ -385,15 +385,11 @@ class _LaneEncoder:
             self._output.rows(self.plan.index, data, encoder.rows - self._rows_sent)
             self._rows_sent = encoder.rows
 
-    def _without_superseded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.plan.leaves_out:
-            return rows
-        stays = rows.filter(pc.invert(rows.column(record_columns.SUPERSEDED)))
-        self.left_out += rows.num_rows - stays.num_rows
-        return stays
-
     def _gather(self, rows: pa.RecordBatch) -> None:
-        """Encode waiting batches once there are enough rows for each partition."""
+        """Leave out superseded rows, and encode waiting batches once there are enough rows for each partition."""
+        if self.plan.leaves_out:
+            given, rows = rows.num_rows, rows.filter(pc.invert(rows.column(record_columns.SUPERSEDED)))
+            self.left_out += given - rows.num_rows
         if rows.num_rows:
             self._waiting.append(rows)
         row_count = sum(each.num_rows for each in self._waiting)

@@ -26,7 +26,7 @@ from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, Sides
 from spark_2pc_sink.sink.driver.on_decide import run_on_decide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
 from spark_2pc_sink.sink.job.calling_query import check_is_batch
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds
+    from spark_2pc_sink.sink.driver.batch_values import RunIds
+    from spark_2pc_sink.sink.job.calling_query import CallingQuery
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.report import BatchReport
 
@@ -86,20 +87,14 @@ class QueryRun:
         self._driver = self._new_driver(clock)
 
     def _new_driver(self, clock: Clock) -> BatchDriver:
-        options, query = self._options, self.query
+        options = self._options
         kafka = TransactionClient(self._sides.records.cluster, options.transactional_id, options.kafka)
         recovery = Recovery(options, kafka=kafka, store=self._store, clock=clock, topics=options.all_topics)
         return BatchDriver(
             Sides(recovery, kafka, self._store, clock),
-            RunOfQuery(
-                options.transactional_id,
-                query.ids.query_id,
-                query.ids.run_id,
-                is_stopping=query.is_stopping,
-                skipped_batches=query.skipped_batches,
-                explicit_batch_ids=query.explicit_batch_ids,
-            ),
+            self.query,
             BatchRules(
+                options.transactional_id,
                 options.batch_attempts_max,
                 options.decision_margin_ms,
                 options.connect_deadline_ms,

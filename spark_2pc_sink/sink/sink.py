@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.check.check import check_sink
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.spark_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_frame, session_id_here, takes_batches
+from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_call, check_frame, session_id_here
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.session_facts import install_log_filter, is_connect
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
@@ -66,6 +66,17 @@ def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
             raise error.with_traceback(None) from None
 
     return once
+
+
+def _checking_arguments(method: Callable[P, R]) -> Callable[P, R]:
+    """Report a call of a method of batch and id as `check_call` does, where Python would report a missing argument."""
+
+    @wraps(method)
+    def checked(*args: P.args, **keywords: P.kwargs) -> R:
+        check_call(*args[1:], **keywords)
+        return method(*args, **keywords)
+
+    return checked
 
 
 @with_options(SinkOptions)
@@ -190,7 +201,7 @@ class DualWriteSink:
             return cls(**{**found.keywords, **more})
 
     @_raising_once
-    @takes_batches
+    @_checking_arguments
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.
 

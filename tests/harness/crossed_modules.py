@@ -133,7 +133,7 @@ def _run(batches: int) -> None:
             timestamp_ms=1,
             stream=source.address,
         )
-        ticket = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, 1, 1, kafka_only=False)
+        ticket = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, kafka_only=False)
         forwarder = RecordForwarder(source, ticket, connections, kafka, KnownTopics({"t": topic}))
         copy = TableCopy(source, lambda: table, [CopyTarget(0, lambda _: table)], idle_s=60.0, early=False)
         with attempt_threads(source, copy.task, forwarder.task):

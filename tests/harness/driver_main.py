@@ -32,7 +32,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunIds, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Faults, Journal, batch_file, read_batch
@@ -133,9 +133,13 @@ def open_driver(
         kafka = TransactionClient(cluster, options.transactional_id, options.kafka)
         recovery = Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics)
         rules = BatchRules(
-            options.batch_attempts_max, options.decision_margin_ms, options.connect_deadline_ms, options.accept_replay
+            options.transactional_id,
+            options.batch_attempts_max,
+            options.decision_margin_ms,
+            options.connect_deadline_ms,
+            options.accept_replay,
         )
-        run = RunOfQuery(options.transactional_id, query_id, str(uuid.uuid4()))
+        run = RunOfQuery(RunIds(query_id, str(uuid.uuid4())))
         yield BatchDriver(Sides(recovery, kafka, store, clock), run, rules, times or StepTimes(clock)), store.database
 
 

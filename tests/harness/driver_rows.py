@@ -64,9 +64,7 @@ class RowsWork:
         kafka = self._options.kafka
         with (
             self.cluster() as cluster,
-            closing(
-                ProduceSession(cluster, ticket.open_transaction, kafka, timestamp_ms=time.time_ns() // 1_000_000)
-            ) as session,
+            closing(ProduceSession(cluster, ticket, kafka, timestamp_ms=time.time_ns() // 1_000_000)) as session,
         ):
             for partition, rows in self._records(cluster):
                 session.append(partition, rows)
@@ -80,6 +78,7 @@ class RowsWork:
                 record_count=acknowledged,
                 digest=format_digest(session.digest) if acknowledged else "",
                 offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
+                expected_records=len(self._rows),
                 topic_ids=topic_ids,
             )
         return Results(counts, self.copy_into)
@@ -88,8 +87,7 @@ class RowsWork:
         rows = len(self._early()) + self._copy(connection, self._pieces())
         return WrittenRows(given=rows, written=rows)
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
-        del ticket  # of no transaction
+    def reread(self) -> Replay:
         options = EncodingOptions.of(self._options.kafka)
         encoder = RecordEncoder(options, timestamp_ms=0, limits=lambda _: TopicLimits(None, None))
         with self.cluster() as cluster:
@@ -97,8 +95,8 @@ class RowsWork:
         digest = combine_digests(*(batch.digest for batch in (*encoded, *encoder.finish())))
         return Replay(len(self._rows), format_digest(digest) if self._rows else "")
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        del ticket, error, open_decision
+    def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        del error, open_decision
         return False
 
     def recall(self) -> None: ...
@@ -197,7 +195,7 @@ class LettersWork(RowsWork):
             digest=_with(produced.digest, letters.digest, count=record_count),
             offsets={**produced.offsets, **letters.sent.offsets},
             topic_ids={**produced.topic_ids, **letters.sent.topic_ids},
-            letters=letters.count,
+            expected_records=produced.expected_records + letters.count,
             bad_rows=self._bad.occurrences,
         )
         return replace(results, counts=counts)
@@ -210,8 +208,7 @@ class LettersWork(RowsWork):
             self._letters.write(connection, self._batch_id, self._bad)
         return written
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        del ticket
+    def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         assert isinstance(error, ConstraintError)
         open_decision()
         self._leave_out(BadRows(letter_of(row, error.detail) for row in self._rows if is_bad(row)))
@@ -220,8 +217,8 @@ class LettersWork(RowsWork):
     def recall(self) -> None:
         self._leave_out(self._letters.read(self._batch_id))
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
-        found, letters = super().reread(ticket), self._topic.encoded(self._bad, self._batch_id)
+    def reread(self) -> Replay:
+        found, letters = super().reread(), self._topic.encoded(self._bad, self._batch_id)
         count = found.record_count + letters.count
         return Replay(count, _with(found.digest, letters.digest, count=count))
 

@@ -134,7 +134,7 @@ def pairs(world: World) -> Iterator[str]:
             yield f"InitProducerId answered {pair} {count} times"
     for pair, attempts in world.begun.items():
         if len(attempts) > 1:
-            yield f"{pair} began {len(attempts)} transactions: (generation, number, batch) {attempts}"
+            yield f"{pair} began {len(attempts)} transactions, of batches {[batch for _, batch in attempts]}"
 
 
 def nothing_open(world: World) -> Iterator[str]:

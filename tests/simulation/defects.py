@@ -28,8 +28,6 @@ from spark_2pc_sink.reference.log.producer_state import ProducerStates, Verifica
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Decided, Done, Produced
-from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.report import NOTHING_WRITTEN
 from tests.simulation import faults
 from tests.simulation.broker import SimBroker, SimKafka
 from tests.simulation.drivers import SimWork
@@ -57,9 +55,7 @@ def _end_before_commit(original: Any, self: Any, produced: Produced) -> Any:
 def _decide_with_a_resend(original: Any, self: Any, produced: Produced) -> Any:
     attempt = produced.attempt
     if attempt.ticket.kafka_only:
-        producer = attempt.ticket.producer
-        batch = DecidingBatch.of("", produced.batch_id, producer, produced.counts, NOTHING_WRITTEN)
-        self._rules.on_decide(attempt.open_decision(), batch)
+        self._rules.on_decide(attempt.open_decision(), produced.deciding())
     return original(self, produced)
 
 

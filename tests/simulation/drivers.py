@@ -23,6 +23,7 @@ from spark_2pc_sink.sink.driver.batch_values import (
     BatchRules,
     ProducedBatch,
     Replay,
+    RunIds,
     RunOfQuery,
     Sides,
     TransactionTicket,
@@ -177,10 +178,9 @@ class SimWork:
             len(sent) + len(letters),
             digest_of(self._records + letters),
             offsets,
+            expected_records=len(sent) + len(letters),
             topic_ids=topic_ids if sent or letters else {},
-            record_rows=len(sent),
             bad_rows=len(self._left_out),
-            letters=len(letters),
         )
         return Results(counts, self.copy_into)
 
@@ -233,9 +233,7 @@ class SimWork:
                 table="target", constraint="c", column="", sqlstate="23514", detail="it is bad"
             )
 
-    def search(
-        self, _ticket: TransactionTicket, error: errors.DataError, open_decision: Callable[[], Connection]
-    ) -> bool:
+    def search(self, error: errors.DataError, open_decision: Callable[[], Connection]) -> bool:
         """The rows that the table refuses, found in one statement."""
         assert isinstance(error, errors.ConstraintError)
         statement: Any = "search"
@@ -256,7 +254,7 @@ class SimWork:
         left_out = {record.place for record in self._left_out}
         return tuple(record for record in self._world.evaluate(self._batch_id) if record.place not in left_out)
 
-    def reread(self, _ticket: TransactionTicket) -> Replay:
+    def reread(self) -> Replay:
         """What Spark has under this id now."""
         self._records = self._evaluate()
         letters = self.letters()
@@ -314,8 +312,9 @@ class JobDriver:
     def batch_driver(self) -> BatchDriver:
         return BatchDriver(
             Sides(self.recovery(), self._kafka, self._store, self.world),
-            RunOfQuery(TRANSACTIONAL_ID, QUERY_ID, f"run-{self.number}"),
+            RunOfQuery(RunIds(QUERY_ID, f"run-{self.number}")),
             BatchRules(
+                TRANSACTIONAL_ID,
                 ATTEMPTS_MAX,
                 DECISION_MARGIN_MS,
                 RESTORE_DEADLINE_MS,

@@ -107,7 +107,7 @@ class World:
         self.ledger = Ledger()
         self.errors: list[DualWriteError] = []
         #: Which attempts began with which pair.
-        self.begun: dict[str, list[tuple[int, int, int]]] = {}
+        self.begun: dict[str, list[tuple[TransactionTicket, int]]] = {}
         self.traced: list[str] = []
         #: The request at the last choice point.
         self.request = ""
@@ -173,10 +173,10 @@ class World:
 
     def begins(self, ticket: TransactionTicket, batch_id: int) -> None:
         """A transaction is about to begin with the pair of this ticket."""
-        attempt = (ticket.generation, ticket.transaction, batch_id)
         attempts = self.begun.setdefault(str(ticket.producer), [])
-        if attempt not in attempts:
-            attempts.append(attempt)
+        # Each attempt has a ticket of its own, which may be equal to another one's.
+        if not any(known is ticket for known, _ in attempts):
+            attempts.append((ticket, batch_id))
 
     def evaluate(self, batch_id: int) -> tuple[Record, ...]:
         """The rows of a batch, as Spark computes them this time."""

@@ -8,6 +8,7 @@ A simulation substitutes its own and runs this very code.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ACCEPT_REPLAY
@@ -39,7 +40,6 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome, Replay, TransactionTicket
-from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
@@ -74,14 +74,11 @@ class BatchDriver:
     def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: Observer) -> None:
         self._recovery, self._kafka, self._store, self._clock = sides.recovery, sides.kafka, sides.store, sides.clock
         self._run_of_query = run
-        self._transactional_id = run.transactional_id
+        self._transactional_id = rules.transactional_id
         self._rules = rules
         self._observer = observer
-        self._log = sink_log(__name__, run.transactional_id)
-        self._placement = BatchPlacement(
-            self._store, self._recovery.losses, run.skipped_batches, explicit_batch_ids=run.explicit_batch_ids
-        )
-        self._transactions = 0
+        self._log = sink_log(__name__, rules.transactional_id)
+        self._placement = BatchPlacement(self._store, self._recovery.losses, run)
         self._claim: Claim | None = None
         self._warned_of_ids = False
         # True from the start of a call of `write` until it returns.
@@ -93,8 +90,8 @@ class BatchDriver:
         if self._claim is not None:
             expected = self._claim.generation
             self._claim = replace(self._claim, next_producer=None)
-        run = self._run_of_query
-        recovered = self._recovery.run(query_id=run.query_id, run_id=run.run_id, expected_generation=expected)
+        ids = self._run_of_query.ids
+        recovered = self._recovery.run(query_id=ids.query_id, run_id=ids.run_id, expected_generation=expected)
         self._claim = Claim(recovered.row, recovered.initialized, recovered.initialized.producer)
         self._observer(Step.RECOVER)
         return recovered
@@ -143,7 +140,7 @@ class BatchDriver:
     def _skip(self, batch_id: int, work: BatchWork) -> BatchReport:
         """Check that the batch is the one that both sides have, and skip it."""
         work.recall()
-        replay = work.reread(self._ticket(self._claimed.initialized.producer, kafka_only=True))
+        replay = work.reread()
         row = self._placement.as_written(self._claimed.row, batch_id)
         self._note_accepted(check_skip(row, replay, accept_replay=self._rules.accept_replay))
         return Outcome().report(row, batch_id, Placement.SKIP, attempts=0)
@@ -153,14 +150,13 @@ class BatchDriver:
     ) -> tuple[Outcome, Exception | None]:
         """Run one attempt; returns its figures, and the error after which both sides were restored, or None."""
         begun_s = self._clock.now_s()
-        self._transactions += 1
         attempt: Attempt | None = None
         try:
             if resend:
                 work.recall()
             producer = self._begin(work)
             self._observer(Step.BEGIN)
-            attempt = Attempt(work, self._ticket(producer, kafka_only=resend), self._store.deciding)
+            attempt = self._new_attempt(work, producer, resend=resend)
             done = self._run(attempt, batch_id, begun_s)
         except SupersededError:
             raise
@@ -256,8 +252,7 @@ class BatchDriver:
         if written.given != counts.row_count:
             raise BatchRetryError(reason=f"{counts.row_count} rows were read for tables, {written.given} arrived there")
         if self._rules.on_decide is not None:
-            about = self._transactional_id, produced.batch_id, attempt.ticket.producer, counts, written
-            self._rules.on_decide(attempt.open_decision(), DecidingBatch.of(*about))
+            self._rules.on_decide(attempt.open_decision(), produced.deciding())
 
     def _complete(self, decided: Decided) -> Done:
         """Steps 6 and 7: commit in Kafka, check that the records are there, and note it."""
@@ -333,11 +328,9 @@ class BatchDriver:
             ConfigurationError: the batch has different rows each time it is read.
             SupersededError: a newer driver has taken over.
         """
-        self._transactions += 1
-        ticket = self._ticket(self._claimed.initialized.producer, kafka_only=False)
         try:
-            with Attempt(work, ticket, self._store.deciding) as attempt:
-                found = work.search(ticket, error, attempt.open_decision)
+            with self._new_attempt(work, self._claimed.initialized.producer, resend=False) as attempt:
+                found = work.search(error, attempt.open_decision)
         except (ConfigurationError, DataError, SupersededError, CommitsLostError, HaltError):
             raise
         except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
@@ -409,15 +402,10 @@ class BatchDriver:
         self._observer(Step.PLACE)
         return placed
 
-    def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
-        return TransactionTicket(
-            self._transactional_id,
-            producer,
-            self._kafka.transaction_version,
-            generation=self._claimed.generation,
-            transaction=self._transactions,
-            kafka_only=kafka_only,
-        )
+    def _new_attempt(self, work: BatchWork, producer: ProducerIdAndEpoch, *, resend: bool) -> Attempt:
+        version = self._kafka.transaction_version
+        ticket = TransactionTicket(self._transactional_id, producer, version, kafka_only=resend)
+        return Attempt(work, ticket, partial(self._store.deciding, self._transactional_id, self._claimed.generation))
 
     def _note_accepted(self, did: str) -> None:
         """Record what a person has accepted with the sink's option, BEFORE it is done."""

@@ -13,11 +13,9 @@ from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.driver.batch_values import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.recipe.placement import RunRecord
     from spark_2pc_sink.recovery.lost_commits import LostCommits
+    from spark_2pc_sink.sink.driver.batch_values import RunOfQuery
 
 
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
@@ -84,18 +82,10 @@ class BatchPlacement:
         written: last batch that this run has written or skipped: all later ones belong to this run.
     """
 
-    def __init__(
-        self,
-        store: StateStore,
-        losses: LostCommits,
-        skipped_batches: Callable[[range], RunRecord],
-        *,
-        explicit_batch_ids: bool = False,
-    ) -> None:
+    def __init__(self, store: StateStore, losses: LostCommits, run: RunOfQuery) -> None:
         self._store = store
         self._losses = losses
-        self._skipped_batches = skipped_batches
-        self._explicit_batch_ids = explicit_batch_ids
+        self._run = run
         self.written: int | None = None
         #: The history of batches by id; loaded at the first batch that the row has passed.
         self._lines: dict[int, StateRow] = {}
@@ -111,7 +101,7 @@ class BatchPlacement:
             HaltError: a person has to decide.
             ConfigurationError: the named losses are not the missing batches.
         """
-        if self._explicit_batch_ids:
+        if self._run.explicit_batch_ids:
             return row, self._place_explicit_id(row, batch_id)
         placed = _placed(row, batch_id)
         if isinstance(placed, Halt):
@@ -155,7 +145,7 @@ class BatchPlacement:
         # With a row older than what this driver has written, the database has lost data.
         if not missing or (self.written is not None and self.written != row.batch_id):
             return row, halt
-        record = self._skipped_batches(missing)
+        record = self._run.skipped_batches(missing)
         if self.written is not None:
             record = replace(record, finished=frozenset(missing))
         placed = place_beyond(missing, record, halt)

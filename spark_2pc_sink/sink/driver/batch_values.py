@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from jdbc_state import Decision
 from spark_2pc_sink.errors import TransactionExpiredError
@@ -19,6 +19,7 @@ from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 if TYPE_CHECKING:
@@ -36,30 +37,17 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.placement import Placement, RunRecord
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
-    from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 
 @dataclass(frozen=True)
-class TransactionTicket:
-    """The Kafka transaction of an attempt, for the tasks that write into it.
+class TransactionTicket(ProducedTransaction):
+    """The Kafka transaction of an attempt.
 
     Attributes:
-        transaction_version: 0 to 2.
-        transaction: number of the transaction within the claim, from 1; unique across all attempts of all batches.
         kafka_only: True for a resend: the database already has the rows.
     """
 
-    transactional_id: str
-    producer: ProducerIdAndEpoch
-    transaction_version: int
-    generation: int
-    transaction: int
     kafka_only: bool
-
-    @property
-    def open_transaction(self) -> ProducedTransaction:
-        """The same for a session that sends records."""
-        return ProducedTransaction(self.transactional_id, self.producer, self.transaction_version)
 
 
 @dataclass(frozen=True)
@@ -69,32 +57,26 @@ class ProducedBatch:
     Attributes:
         digest: 32 hexadecimal digits over these records, and over rows that go to a table but to no topic; '' if there
             are neither.
+        expected_records: records that the rows for all topics make, but for those left out, and the dead letters.
         left_out: rows for which no record was sent, because others of their upsert key supersede them.
-        record_rows: rows for all topics; None if the same as the rows for the tables.
         outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
         bad_rows: rows that go only to the dead letters; not included in any row count.
-        letters: dead letters that must be among the records; 0 if they go to no topic.
     """
 
     row_count: int
     record_count: int
     digest: str
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    expected_records: int
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
-    record_rows: int | None = None
     outputs: Mapping[str, int] = field(default_factory=dict)
     bad_rows: int = 0
-    letters: int = 0
-
-    @property
-    def expected_records(self) -> int:
-        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out + self.letters
 
 
 #: Outcome of an attempt before its tasks have ended.
-NOTHING_PRODUCED: Final = ProducedBatch(row_count=0, record_count=0, digest="", offsets={})
+NOTHING_PRODUCED: Final = ProducedBatch(row_count=0, record_count=0, digest="", offsets={}, expected_records=0)
 
 
 @dataclass(frozen=True)
@@ -133,7 +115,7 @@ class BatchWork(Protocol):
                 thread uses the connection after this returns or raises.
         """
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
         Args:
@@ -149,7 +131,7 @@ class BatchWork(Protocol):
     def recall(self) -> None:
         """Leave out the rows that were left out when the batch was decided. Call BEFORE a replay."""
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
+    def reread(self) -> Replay:
         """Evaluate the batch as `produce` does, without writing. This advances the plan's stateful operators."""
 
 
@@ -164,21 +146,33 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class RunOfQuery:
-    """The run of a query whose batches a driver writes.
+class RunIds:
+    """Spark's ids of one run of one query: the query's is kept in the checkpoint, and each start has a new run."""
 
-    Attributes:
-        is_stopping: True if the query was told to stop, so that another attempt would only delay it.
-        skipped_batches: Spark's record of batches for which the sink was not called.
-        explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
-    """
-
-    transactional_id: str
     query_id: str
     run_id: str
-    is_stopping: Callable[[], bool] = field(default=lambda: False)
-    skipped_batches: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
-    explicit_batch_ids: bool = False
+
+
+class RunOfQuery:
+    """The run of a query whose batches a driver writes; by itself, what can be said about one that does not show more.
+
+    Attributes:
+        explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
+    """
+
+    explicit_batch_ids: ClassVar[bool] = False
+
+    def __init__(self, ids: RunIds) -> None:
+        self.ids = ids
+
+    def is_stopping(self) -> bool:
+        """True if the query was told to stop: another attempt of the batch would only delay that."""
+        return False
+
+    def skipped_batches(self, missing: range) -> RunRecord:
+        """Spark's record of batches for which the sink was not called."""
+        del missing
+        return NOTHING_SHOWN
 
 
 @dataclass(frozen=True)
@@ -192,6 +186,7 @@ class BatchRules:
             both sides have it, it is skipped. None for no batch.
     """
 
+    transactional_id: str
     attempts_max: int
     decision_margin_ms: int
     restore_deadline_ms: int
@@ -233,7 +228,7 @@ class Attempt(ExitStack):
         self,
         work: BatchWork,
         ticket: TransactionTicket,
-        deciding: Callable[[str, int], AbstractContextManager[DecidingTransaction]],
+        deciding: Callable[[], AbstractContextManager[DecidingTransaction]],
     ) -> None:
         super().__init__()
         self.work = work
@@ -246,8 +241,7 @@ class Attempt(ExitStack):
     @property
     def transaction(self) -> DecidingTransaction:
         if self._transaction is None:
-            begun = self._deciding(self.ticket.transactional_id, self.ticket.generation)
-            self._transaction = self.enter_context(begun)
+            self._transaction = self.enter_context(self._deciding())
         return self._transaction
 
     def open_decision(self) -> Connection:
@@ -306,6 +300,19 @@ class Produced:
                 margin_ms=margin_ms,
                 own_timeout=initialized.own_timeout,
             )
+
+    def deciding(self) -> DecidingBatch:
+        """The batch as ``on_decide`` gets it, after its rows were written."""
+        counts, ticket, written = self.counts, self.attempt.ticket, self.attempt.outcome.written
+        return DecidingBatch(
+            transactional_id=ticket.transactional_id,
+            batch_id=self.batch_id,
+            prepared=str(PreparedTxnState.of(ticket.producer)) if counts.record_count else "",
+            row_count=counts.row_count,
+            record_count=counts.record_count,
+            rows_deleted=written.deleted,
+            rows_left_out=written.left_out,
+        )
 
     def decision(self, row: StateRow, *, figures: Mapping[str, Any] | None = None) -> Decision:
         """The values that the database transaction writes into the state row; figures only if none follow later."""

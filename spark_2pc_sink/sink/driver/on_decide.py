@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import event, text
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError, LocalProtocolError
-from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.options.sql_text import transaction_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
-
-    from spark_2pc_sink.ids import ProducerIdAndEpoch
-    from spark_2pc_sink.sink.driver.batch_values import ProducedBatch
-    from spark_2pc_sink.sink.report import WrittenRows
 
 _PLACE: Final = (
     "SELECT pg_catalog.pg_current_xact_id()::text AS transaction, "
@@ -54,25 +49,6 @@ class DecidingBatch:
     record_count: int
     rows_deleted: int = 0
     rows_left_out: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        transactional_id: str,
-        batch_id: int,
-        producer: ProducerIdAndEpoch,
-        produced: ProducedBatch,
-        written: WrittenRows,
-    ) -> DecidingBatch:
-        return cls(
-            transactional_id=transactional_id,
-            batch_id=batch_id,
-            prepared=str(PreparedTxnState.of(producer)) if produced.record_count else "",
-            row_count=produced.row_count,
-            record_count=produced.record_count,
-            rows_deleted=written.deleted,
-            rows_left_out=written.left_out,
-        )
 
 
 def run_on_decide(

@@ -47,7 +47,7 @@ class ArrowBatchSize:
     Attributes:
         rows: maximum rows; 0 or less for no limit.
         rows_given: the user has set the row limit; it is kept.
-        roomy: no bound of bytes is needed.
+        unbounded: no bound of bytes is needed.
     """
 
     rows: int = _ROWS_DEFAULT
@@ -57,7 +57,6 @@ class ArrowBatchSize:
     _ours: dict[str, str] | None = field(default=None, compare=False)
 
     def apply(self, spark: SparkSession) -> None:
-        """Apply the settings to the next job."""
         if self._ours is None:
             self._ours = self._free_settings(spark)
         limits = {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.unbounded else str(ARROW_BATCH_BYTES)}

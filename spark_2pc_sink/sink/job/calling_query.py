@@ -14,23 +14,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.sink.driver.batch_values import RunIds, RunOfQuery
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from spark_2pc_sink.errors import ConfigurationError
 
 
 def current_query(spark: SparkSession) -> str:
@@ -56,25 +55,8 @@ def running_query(spark: SparkSession) -> str | None:
     return None if query_id is None else str(query_id)
 
 
-@dataclass(frozen=True)
-class RunIds:
-    """Spark's ids of one run of one query: the query's is kept in the checkpoint, and each start has a new run."""
-
-    query_id: str
-    run_id: str
-
-
-class CallingQuery:
-    """One run of a query; by itself, what can be said about one that does not show more.
-
-    Attributes:
-        explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
-    """
-
-    explicit_batch_ids: ClassVar[bool] = False
-
-    def __init__(self, ids: RunIds) -> None:
-        self.ids = ids
+class CallingQuery(RunOfQuery):
+    """What a run of the sink asks of the query in addition; by itself, of one that does not show more."""
 
     def is_current_run(self, spark: SparkSession) -> bool:
         """False after a restart of the query, which has a new run. A process that has only one run needs no check."""
@@ -83,10 +65,6 @@ class CallingQuery:
 
     def check(self) -> None:
         """Refuse a query whose batches cannot be replayed, or a plan that is not repeatable."""
-
-    def is_stopping(self) -> bool:
-        """True if the query was told to stop: another attempt of the batch would only delay that."""
-        return False
 
     def is_running(self) -> bool:
         """False if the query has ended or is about to; True if Spark does not show it. Callable from any thread."""
@@ -105,11 +83,6 @@ class CallingQuery:
     def lag(self) -> dict[str, Any]:
         """``source_lag`` and ``event_delay_s`` of `BatchReport`, as far as Spark shows them."""
         return {}
-
-    def skipped_batches(self, missing: range) -> RunRecord:
-        """Spark's record of batches for which the sink was not called."""
-        del missing
-        return NOTHING_SHOWN
 
 
 def lag_of(progress: str) -> dict[str, Any]:
@@ -243,33 +216,15 @@ def _connect_sessions() -> Any | None:
     return None if module is None else module.SparkSession
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
-    """Report calls of a method of batch and id as `check_call` does, where Python would report a missing argument."""
-
-    @wraps(method)
-    def checked(*args: P.args, **given: P.kwargs) -> R:
-        check_call(*args[1:], **given)
-        return method(*args, **given)
-
-    return checked
-
-
 def check_call(batch: object, batch_id: object = None) -> None:
     """Refuse a call with anything but a Spark DataFrame and its batch id, as by ``foreach(sink)``."""
     # Duck-typed: tests and wrappers may pass a stand-in.
-    if not hasattr(batch, "sparkSession") and type(batch).__name__ == "DataFrame":
-        raise ConfigurationError(
-            option="foreachBatch",
-            value=f"the sink was called with a DataFrame of {type(batch).__module__.partition('.')[0]}",
-            rule="the sink writes Spark DataFrames",
-            remedy="pass the batch that your function gets from foreachBatch, or convert the frame with "
-            "spark.createDataFrame(frame) or, from pandas on Spark, with frame.to_spark()",
-        )
     if not hasattr(batch, "sparkSession"):
+        if type(batch).__name__ == "DataFrame":
+            value = f"the sink was called with a DataFrame of {type(batch).__module__.partition('.')[0]}"
+            remedy = "pass the batch that your function gets from foreachBatch, or convert the frame with "
+            remedy += "spark.createDataFrame(frame) or, from pandas on Spark, with frame.to_spark()"
+            raise refused("foreachBatch", value, "the sink writes Spark DataFrames", remedy)
         rule = "the sink writes whole batches, each in one transaction"
         remedy = "use writeStream.foreachBatch(sink) instead of writeStream.foreach(sink)"
         raise refused("foreach", f"the sink was called with a {type(batch).__name__}", rule, remedy)

@@ -20,8 +20,9 @@ from uuid import UUID
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.options.settings import HIDDEN, refused
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.job.batch_size import FIRST_BYTES_MAX
-from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query, lag_of
+from spark_2pc_sink.sink.job.calling_query import CallingQuery, current_query, lag_of
 from spark_2pc_sink.sink.job.session_facts import elements_of, refuse_unrepeatable
 
 if TYPE_CHECKING:
@@ -44,11 +45,8 @@ def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
     return active.get(jvm.java.util.UUID.fromString(query_id))
 
 
-def check_query(execution: Any | None) -> None:
+def check_query(execution: Any) -> None:
     """Refuse a query whose batches cannot be replayed under their ids, and options that would be ignored."""
-    if execution is None:
-        _log.warning("this Spark does not show the running query: checkpoint and trigger are not checked")
-        return
     if "AsyncProgressTrackingMicroBatchExecution" in execution.getClass().getName():
         rule = "after a restart several batches would be replayed under one batch id"
         raise refused("asyncProgressTrackingEnabled", "true", rule, "remove the option from writeStream")
@@ -112,27 +110,6 @@ _STRAIGHT: Final = frozenset(
 )
 #: No batch has as much: 1 PiB.
 _UNKNOWN_BYTES_MIN: Final = 2**50
-
-
-def is_plain_scan(batch: DataFrame, stream: Any, tasks: int) -> bool:
-    """True if the first rows of a batch are cheap to get, so that the driver may try to collect it.
-
-    They come straight from the source: through selects only, without user functions, and without operators in which one
-    task would process many rows for a few, such as a very selective filter, a join, or a state. There are not more
-    partitions than concurrent tasks: the one task may have to open each. And the source is not known to have more bytes
-    than a small batch.
-    """
-    jvm: Any = batch.sparkSession._jvm  # noqa: SLF001 - plans are not public in PySpark
-    patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
-    called = (patterns.PYTHON_UDF(), patterns.SCALA_UDF())
-    plan = batch._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
-    if any(each.containsPattern(pattern) for each in (plan, stream) for pattern in called):
-        return False
-    if not (is_plain_plan(stream) and is_plain_plan(plan)):
-        return False
-    leaves = list(elements_of(plan.collectLeaves()))
-    partitions = sum(int(rows.rdd().getNumPartitions()) for rows in leaves)
-    return partitions <= tasks and not any(is_known_large(int(str(rows.stats().sizeInBytes()))) for rows in leaves)
 
 
 def is_known_large(estimated_bytes: int) -> bool:
@@ -204,22 +181,6 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> b
     return shown
 
 
-def run_record(spark: SparkSession, run_id: str, execution: Any | None, missing: range) -> RunRecord:
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - a client of Spark Connect has no py4j
-
-    if execution is None:
-        return NOTHING_SHOWN
-    finished = frozenset(progress.batchId() for progress in execution.recentProgress()).intersection(missing)
-    try:
-        recorded = _Recorded(spark)
-        empty = frozenset(batch for batch in missing if recorded.had_no_rows(run_id, batch))
-    except Py4JError as error:
-        # Spark has no record then, and the batch that arrived is refused.
-        _log.warning("cannot determine whether batches %s had rows: %s", missing, str(error).partition("\n")[0])
-        empty = frozenset()
-    return RunRecord(finished | empty, empty)
-
-
 class _Recorded:
     def __init__(self, spark: SparkSession) -> None:
         self._store: Any = spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - PySpark does not show it
@@ -289,10 +250,12 @@ class ClassicQuery(CallingQuery):
         return active or self.ids == ClassicQuery.of(spark).ids
 
     def check(self) -> None:
+        if self._execution is None:
+            _log.warning("this Spark does not show the running query: checkpoint and trigger are not checked")
+            return
         check_query(self._execution)
-        if self._execution is not None:
-            # Spark itself fixes the current time of each batch in the stream's own plan.
-            refuse_unrepeatable("the stream", self._execution.logicalPlan())
+        # Spark itself fixes the current time of each batch in the stream's own plan.
+        refuse_unrepeatable("the stream", self._execution.logicalPlan())
 
     def is_stopping(self) -> bool:
         return self._execution is not None and not self._execution.isActive()
@@ -315,11 +278,42 @@ class ClassicQuery(CallingQuery):
         return stream_execution(self._spark, query_id) is not None
 
     def is_plain_scan(self, batch: DataFrame, tasks: int) -> bool:
-        return self._execution is not None and is_plain_scan(batch, self._execution.logicalPlan(), tasks)
+        """True if the first rows of a batch are cheap to get, so that the driver may try to collect it.
+
+        They come straight from the source: through selects only, without user functions, and without operators in
+        which one task would process many rows for a few, such as a very selective filter, a join, or a state. There are
+        not more partitions than concurrent tasks: the one task may have to open each. And the source is not known to
+        have more bytes than a small batch.
+        """
+        if self._execution is None:
+            return False
+        jvm: Any = self._spark._jvm  # noqa: SLF001 - plans are not public in PySpark
+        patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
+        called = (patterns.PYTHON_UDF(), patterns.SCALA_UDF())
+        plans = batch._jdf.queryExecution().analyzed(), self._execution.logicalPlan()  # noqa: SLF001 - as above
+        if any(plan.containsPattern(pattern) for plan in plans for pattern in called):
+            return False
+        if not all(map(is_plain_plan, plans)):
+            return False
+        leaves = list(elements_of(plans[0].collectLeaves()))
+        partitions = sum(int(rows.rdd().getNumPartitions()) for rows in leaves)
+        return partitions <= tasks and not any(is_known_large(int(str(rows.stats().sizeInBytes()))) for rows in leaves)
 
     def lag(self) -> dict[str, Any]:
         progress = None if self._execution is None else self._execution.lastProgress()
         return {} if progress is None else lag_of(progress.json())
 
     def skipped_batches(self, missing: range) -> RunRecord:
-        return run_record(self._spark, self.ids.run_id, self._execution, missing)
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - as above
+
+        if self._execution is None:
+            return NOTHING_SHOWN
+        finished = frozenset(progress.batchId() for progress in self._execution.recentProgress()).intersection(missing)
+        try:
+            recorded = _Recorded(self._spark)
+            empty = frozenset(batch for batch in missing if recorded.had_no_rows(self.ids.run_id, batch))
+        except Py4JError as error:
+            # Spark has no record then, and the batch that arrived is refused.
+            _log.warning("cannot determine whether batches %s had rows: %s", missing, str(error).partition("\n")[0])
+            empty = frozenset()
+        return RunRecord(finished | empty, empty)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from jdbc_state.sink_log import log_for_sink
-from spark_2pc_sink.errors import DualWriteError, LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
 from spark_2pc_sink.serialisation.columns import NotEncodableError
 from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
@@ -30,7 +30,7 @@ from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
 from spark_2pc_sink.sink.records.topics import TopicRefusedError
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
-from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, RecordsHeader, StreamOutput, TaskStream
+from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, content_digest
 
 if TYPE_CHECKING:
@@ -150,7 +150,6 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, with the values of tombstones removed."""
     tombstones = record_column(batch, record_columns.TOMBSTONE)
     if tombstones is None or not pc.any(tombstones).as_py():
         return batch
@@ -235,9 +234,7 @@ def _task_identity() -> TaskIdentity:
     from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
 
     context = TaskContext.get()
-    if context is None:
-        message = "this runs inside Spark tasks only"
-        raise RuntimeError(message)
+    assert context is not None, "this runs inside Spark tasks only"
     _spare_garbage_collection(len(sys.modules))
     return TaskIdentity(context.partitionId(), context.taskAttemptId())
 
@@ -261,13 +258,11 @@ def _words(column: ArrowColumn) -> list[Any]:
 
 def _values(column: ArrowColumn) -> Any:
     kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if pa.types.is_floating(kind):
         return column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
     if pa.types.is_date32(kind):
-        return column.cast(pa.int32()).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    if pa.types.is_temporal(kind):
+        column = column.cast(pa.int32())
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.large_binary())
@@ -321,7 +316,6 @@ def encode(
         lane_rows={each.plan.index: each.row_count for each in lanes},
         left_out={each.plan.index: each.left_out for each in lanes if each.left_out},
         sent=output.totals,
-        digest=combine_digests(*(each.digest for each in lanes)),
         row_digest=combine_digests(*(each.row_digest for each in lanes)),
         arrow_bytes=arrow_bytes,
     )
@@ -335,8 +329,7 @@ class _ReceiptOnly(StreamOutput):
         self._stream = stream
 
     def ask(self, question: bytes) -> bytes:
-        if self._stream is None:
-            raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has sent all topics")
+        assert self._stream is not None, "no row names its topic"
         return self._stream.ask(question)
 
     def _put(self, frame: Frame) -> None:
@@ -355,7 +348,7 @@ class _LaneEncoder:
     def __init__(self, plan: TaskPlan, lane: LanePlan, topics: Topics, output: StreamOutput) -> None:
         self.plan = lane
         self.row_count = self.left_out = 0
-        self.digest = self.row_digest = EMPTY_DIGEST
+        self.row_digest = EMPTY_DIGEST
         self._output = output
         #: So many rows are split at once; 0 if rows name their topics.
         self._rows_min = 0 if lane.topic is None or not lane.sends else _ROWS_EACH * topics.partition_count(lane.topic)
@@ -374,7 +367,7 @@ class _LaneEncoder:
             self.row_digest = combine_digests(self.row_digest, row_digest(self.plan.digest_label, rows))
         completed = completed_rows(self.plan, rows)
         if self.plan.sends:
-            self._gather(self._without_superseded(completed))
+            self._gather(completed)
         if self._rows is not None:
             step = max(1, completed.num_rows * _PIECE_BYTES // max(completed.nbytes, 1))
             for start in range(0, completed.num_rows, step):
@@ -392,15 +385,11 @@ class _LaneEncoder:
             self._output.rows(self.plan.index, data, encoder.rows - self._rows_sent)
             self._rows_sent = encoder.rows
 
-    def _without_superseded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.plan.leaves_out:
-            return rows
-        stays = rows.filter(pc.invert(rows.column(record_columns.SUPERSEDED)))
-        self.left_out += rows.num_rows - stays.num_rows
-        return stays
-
     def _gather(self, rows: pa.RecordBatch) -> None:
-        """Encode waiting batches once there are enough rows for each partition."""
+        """Leave out superseded rows, and encode waiting batches once there are enough rows for each partition."""
+        if self.plan.leaves_out:
+            given, rows = rows.num_rows, rows.filter(pc.invert(rows.column(record_columns.SUPERSEDED)))
+            self.left_out += given - rows.num_rows
         if rows.num_rows:
             self._waiting.append(rows)
         row_count = sum(each.num_rows for each in self._waiting)
@@ -417,6 +406,4 @@ class _LaneEncoder:
 
     def _send(self, batches: Iterable[EncodedBatch]) -> None:
         for batch in batches:
-            self.digest = combine_digests(self.digest, batch.digest)
-            header = RecordsHeader(batch.partition, batch.record_count, batch.digest, batch.row_key)
-            self._output.records(self.plan.index, header, batch.payload)
+            self._output.records(self.plan.index, batch)

@@ -76,16 +76,16 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
                 versions[name] = str(getattr(loaded, "__version__", "")) or importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
                 versions[name] = ""
-        answer: dict[str, object] = {"host": socket.gethostname(), "python": sys.executable, "version": ""}
-        answer["versions"] = versions
+        answer = {"host": socket.gethostname(), "python": sys.executable, "version": "", "missing": "", "unreached": ""}
         try:
             answer["version"] = importlib.import_module("spark_2pc_sink").__version__
             stream = importlib.import_module("spark_2pc_sink.sink.stream.task_stream")
             importlib.import_module("spark_2pc_sink.sink.job.encode_task")
         except ImportError as error:
-            return json.dumps(answer | {"missing": str(error), "unreached": ""})
-        unreached = stream.unreachable(pickle.loads(address)) or ""  # noqa: S301 - by our own driver
-        return json.dumps(answer | {"missing": "", "unreached": unreached})
+            answer["missing"] = str(error)
+        else:
+            answer["unreached"] = stream.unreachable(pickle.loads(address)) or ""  # noqa: S301 - by our own driver
+        return json.dumps({**answer, "versions": versions})
 
     return run
 

@@ -126,7 +126,6 @@ class FilteredBatch:
         return [LookedUpRow(*row) for row in grouped]
 
     def _name(self, row: LookedUpRow) -> str:
-        """The name used by a search."""
         return row.identity if self.exact else row.fingerprint
 
 

@@ -18,23 +18,18 @@ from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_f
 from spark_2pc_sink.sink.job.task_plan import LanePlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import true_sql, type_of
-from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.rows.text_guards import guarded_sql
-from spark_2pc_sink.sink.rows.type_mapping import in_arrow
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
     from spark_2pc_sink.options import Lane, RowSource
     from spark_2pc_sink.options.sql_text import Explosion
     from spark_2pc_sink.sink.job.table_loader import TableLoader
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 
 def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
@@ -131,62 +126,10 @@ def shared_columns(expressions: RecordExpressions) -> list[str]:
     return [quoted(name) for name in names]
 
 
-def is_everything(selected: list[str], frame: DataFrame) -> bool:
-    """True if a select would not change the frame; Spark takes milliseconds of a small batch to analyze one."""
-    return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
-
-
 #: Determines which task gets a row; equal for rows of one upsert key.
 _PLACE: Final = "_2pc_place"
 #: Types that Spark cannot hash, or that contain one.
 _NOT_HASHED: Final = ("map<", "variant")
-
-
-@dataclass(frozen=True)
-class TableColumns:
-    """The columns selected from a lane's rows for its table: SQL over the rows, by column.
-
-    Attributes:
-        own: additional columns, by which rows are ordered or deleted, or are known to carry no value.
-        plain: True if each table column is the row column of the same name, and there are no additional columns.
-        types: types of all, in order; empty before they are known.
-    """
-
-    stored: Mapping[str, str]
-    own: Mapping[str, str]
-    plain: bool
-    types: tuple[DataType, ...] = ()
-
-    @classmethod
-    def of(cls, rows: DataFrame, expressions: RecordExpressions, order_by: str | None) -> TableColumns:
-        own = {} if order_by is None else {ORDER_COLUMN: order_by}
-        if expressions.delete is not None:
-            own[DELETE_COLUMN] = true_sql(expressions.delete)
-        if expressions.unchanged:
-            # A text with a '1' for each condition that is true, and a '0' for each other.
-            flags = (f"if({true_sql(condition)}, '1', '0')" for condition in expressions.unchanged.values())
-            own[UNCHANGED_COLUMN] = f"concat({', '.join(flags)})"
-        stored = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
-        plain = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
-        return cls(stored, own, plain)
-
-    def selected(self) -> list[str]:
-        return [
-            *(f"{sql} AS {quoted(name)}" for name, sql in self.stored.items()),
-            *(f"{sql} AS {name}" for name, sql in self.own.items()),
-        ]
-
-    def converted(self, plan: ColumnPlan) -> dict[str, str]:
-        """SQL by name for the columns that are encoded in a different form: as JSON, or as text."""
-        return {each.name: each.expression for each in plan.copied if each.expression != quoted(each.name)}
-
-    def packed(self, plan: ColumnPlan) -> list[str]:
-        """The columns in their encoded form, in one select: a lane among several cannot have a second."""
-        made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
-        return [
-            f"{in_arrow(f'({sql})', kind, column.target)[0]} AS {quoted(column.name)}"
-            for column, (sql, kind) in zip(plan.copied, made_of, strict=True)
-        ]
 
 
 @dataclass(frozen=True)
@@ -224,14 +167,14 @@ class LaneWork:
     def upsert_keys(self) -> tuple[str, ...]:
         return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
-    def plan(self, row_encoder: CopyPlan | None) -> LanePlan:
+    def plan(self, *, kafka_only: bool) -> LanePlan:
         return LanePlan(
             index=self.lane.index,
             packed=packed_name(self.lane.index) if self.packed_with_others else None,
             sends=self.lane.records is not None,
             digest_label=self.lane.rows.table if self.lane.rows is not None and self.lane.records is None else None,
             topic=self.topic,
-            row_encoder=row_encoder,
+            row_encoder=None if self.loader is None or kafka_only else self.loader.encoder_plan(),
             json=self.expressions.json,
             key_column=self.expressions.key_column,
             leaves_out=self.leaves_out,
@@ -241,40 +184,22 @@ class LaneWork:
 
     def alone(self, batch: DataFrame, *, kafka_only: bool) -> DataFrame:
         """The rows of the lane: one column for each value needed to encode a row; ``kafka_only`` omits the table's."""
-        rows = rows_of(batch, self.lane.source)
-        loader = self._loader(kafka_only=kafka_only)
-        if loader is None:
-            return rows.selectExpr(*self._record_columns())
-        plan, table = loader.planned
-        converted = table.converted(plan)
-        record = record_sql(self.expressions, converted)
-        # Spark analyzes each select again, which matters in a batch of a few rows: one is enough for columns of the
-        # batch itself. Others are computed before they are converted.
-        selected = [*record, *(plan.expressions if table.plain else table.selected())]
-        if not is_everything(selected, rows):
-            rows = rows.selectExpr(*selected)
-        if table.plain or not converted:
-            return rows
-        return rows.withColumns({name: F.expr(sql) for name, sql in converted.items()})
+        rows, columns = rows_of(batch, self.lane.source), self._columns(kafka_only=kafka_only)
+        # Spark takes milliseconds of a small batch to analyze a select that would not change it.
+        everything = columns == [f"{quoted(name)} AS {quoted(name)}" for name in rows.columns]
+        return rows if everything else rows.selectExpr(*columns)
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, next to those of other lanes."""
-        loader = self._loader(kafka_only=kafka_only)
-        if loader is None:
-            columns = self._record_columns()
-        else:
-            plan, table = loader.planned
-            columns = [*record_sql(self.expressions, table.converted(plan)), *table.packed(plan)]
-        return packed(batch, self.lane.source, columns, self.lane.index)
+        return packed(batch, self.lane.source, self._columns(kafka_only=kafka_only), self.lane.index)
 
-    def _loader(self, *, kafka_only: bool) -> TableLoader | None:
-        """The loader whose columns are selected; a lane without records needs them for its digest even in a resend."""
-        return None if kafka_only and self.lane.records is not None else self.loader
-
-    def _record_columns(self) -> list[str]:
-        """The columns from which records are built and by which they are ordered."""
-        columns = record_sql(self.expressions)
-        columns += shared_columns(self.expressions)
+    def _columns(self, *, kafka_only: bool) -> list[str]:
+        # A lane without records needs its table's columns for its digest even in a resend.
+        if self.loader is not None and not (kafka_only and self.lane.records is not None):
+            plan, table_columns = self.loader.planned
+            converted = [each.name for each in plan.copied if each.expression != quoted(each.name)]
+            return [*record_sql(self.expressions, converted), *table_columns]
+        columns = [*record_sql(self.expressions), *shared_columns(self.expressions)]
         if self.follows_order:
             columns += upsert_order_columns(self.expressions, self.upsert_keys, str(self.lane.order_by))
         return columns

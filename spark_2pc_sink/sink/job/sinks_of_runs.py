@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.job.calling_query import RunIds
+    from spark_2pc_sink.sink.driver.batch_values import RunIds
 
 #: Halt causes that the next batch sees if the function skipped a batch.
 _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltCause.NOT_HANDED_OVER})
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Known:
     """First sink seen for an id in a run, and the run's latest call of it.
 
@@ -86,17 +86,20 @@ class SinksOfRuns:
             elif known.run_id == run.run_id:
                 if known.written != written and not known.refused:
                     raise _another(options.transactional_id, known.written, written)
-                self._known[identity] = replace(known, written=written)
+                known.written = written
                 return
             self._known[identity] = _Known(run.run_id, written)
 
     @contextmanager
     def call(self, run: RunIds, transactional_id: str, batch_id: int) -> Iterator[None]:
         """One call of a sink: its outcome is recorded, and the previous call may explain a halt."""
-        identity = (run.query_id, transactional_id)
         with self._lock:
-            before = self._of_run(run, identity)
-        went_on = before is not None and before.error is not None and before.batch_id != batch_id
+            known = self._known.get((run.query_id, transactional_id))
+            if known is None or known.run_id != run.run_id:
+                # Spark has stopped this run, and a newer one has begun.
+                known = _Known(run.run_id, {})
+            before = known.batch_id
+            went_on = known.error is not None and before != batch_id
         error: str | None = None
         refused = False
         try:
@@ -104,33 +107,22 @@ class SinksOfRuns:
         except BaseException as failure:
             refused = isinstance(failure, ConfigurationError)
             error = f"{type(failure).__name__}: {failure}"
-            explained = before.explain(failure, batch_id) if before and isinstance(failure, HaltError) else failure
+            explained = known.explain(failure, batch_id) if isinstance(failure, HaltError) else failure
             if explained is failure:
                 raise
             raise explained from failure
         finally:
             # A halt does not hide the error that caused it.
             if error is None or not went_on:
-                self._note_call(run, identity, batch_id, error, refused=refused)
-        if went_on and before is not None:
+                with self._lock:
+                    known.refused = refused and (before is None or known.refused)
+                    known.batch_id, known.error = batch_id, error
+        if went_on:
             sink_log(__name__, transactional_id).error(
                 "your function continued after an error of the sink in batch %d: both sides have that batch, but "
                 "the next one may be lost; let the sink's exceptions end the query",
-                before.batch_id,
+                before,
             )
-
-    def _of_run(self, run: RunIds, identity: tuple[str, str]) -> _Known | None:
-        known = self._known.get(identity)
-        return known if known is not None and known.run_id == run.run_id else None
-
-    def _note_call(
-        self, run: RunIds, identity: tuple[str, str], batch_id: int, error: str | None, *, refused: bool
-    ) -> None:
-        with self._lock:
-            known = self._of_run(run, identity)
-            if known is not None:
-                refused = refused and (known.batch_id is None or known.refused)
-                self._known[identity] = replace(known, batch_id=batch_id, error=error, refused=refused)
 
 
 def what_is_written(options: SinkOptions) -> dict[str, object]:

@@ -184,12 +184,12 @@ class SparkBatch:
     def recall(self) -> None:
         self._batch.recall()
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         if self._options.bad_rows != "dead_letter" or not is_about_rows(error):
             return False
         self._tables.prepare(self._batch.frame, self._lanes, create=False)
         topics = self._records.known_after(error)
-        plan = self._plan(topics, kafka_only=ticket.kafka_only)
+        plan = self._plan(topics, kafka_only=False)
         alone = [replace(plan, lanes=(replace(lane, packed=None, leaves_out=False),)) for lane in plan.lanes]
         search = BadRowSearch(
             self._batch,
@@ -201,7 +201,7 @@ class SparkBatch:
         with self._described("look for bad rows"):
             return self._batch.leave_out(search.run(error, open_decision))
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
+    def reread(self) -> Replay:
         """Encode the records in tasks, and keep only their digest."""
         self._tables.prepare(self._batch.frame, self._lanes, create=True)
         topics = self._records.known()
@@ -212,10 +212,9 @@ class SparkBatch:
                 asking.enter_context(attempt_threads(source, self._records.forwarder(source, None, topics).task))
                 stream = source.address
             plan = self._plan(topics, kafka_only=True, stream=stream)
-            results = self._jobs.run(self._rows(ticket), run_reread_task, plan)
+            results = self._jobs.run(self._rows(kafka_only=True), run_reread_task, plan)
         letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
-        records = self._rows_for_topics(results) - results.left_out.total() + letters.count
-        return Replay(records, _digest(results, letters))
+        return Replay(self._expected_records(results, letters), _digest(results, letters))
 
     def _run_here(self, ticket: TransactionTicket, source: AttemptInput) -> tuple[TaskResults, Forwarded] | None:
         """Collect the rows and encode them in this process; None, before encoding any, if there are too many."""
@@ -250,37 +249,34 @@ class SparkBatch:
         begun_s, topics, arrow = self._clock.now_s(), self._records.known(), self._jobs.arrow
         plan = self._plan(topics, kafka_only=ticket.kafka_only, stream=source.address)
         arrow.apply(self._batch.frame.sparkSession)
-        rows = self._rows(ticket)
+        rows = self._rows(kafka_only=ticket.kafka_only)
         forwarder = self._records.forwarder(source, ticket, topics)
         try:
             with attempt_threads(source, forwarder.task):
                 results = self._jobs.run(rows, run_encode_task, plan)
                 forwarded = _forwarded(results, source, forwarder)
-        except DataError:
-            # A failure does not reveal the size of the batch, and another attempt may follow.
-            raise
-        except Exception:
-            if not isinstance(source.failure, DataError):
+        except Exception as error:
+            # A bad row does not reveal the size of the batch, and another attempt may follow.
+            if not any(isinstance(each, DataError) for each in (error, source.failure)):
                 arrow.forget()
             raise
         arrow.note(results)
         self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=False)
         return results, forwarded
 
-    def _rows(self, ticket: TransactionTicket) -> DataFrame:
+    def _rows(self, *, kafka_only: bool) -> DataFrame:
         """The tasks' input, in as many partitions as can run at one time."""
         at_once = self._jobs.facts.tasks_at_once()
-        rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=ticket.kafka_only)
+        rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=kafka_only)
         return ordered(rows, self._lanes, at_once)
 
     def _described(self, step: str) -> AbstractContextManager[None]:
         return self._jobs.described(f"batch {self._batch.batch_id}: {step}")
 
     def _plan(self, topics: KnownTopics, *, kafka_only: bool, stream: StreamAddress | None = None) -> TaskPlan:
-        encoders = [None if lane.loader is None or kafka_only else lane.loader.encoder_plan() for lane in self._lanes]
         return TaskPlan(
             encoding=EncodingOptions.of(self._options.kafka),
-            lanes=tuple(lane.plan(encoder) for lane, encoder in zip(self._lanes, encoders, strict=True)),
+            lanes=tuple(lane.plan(kafka_only=kafka_only) for lane in self._lanes),
             topics=Topics(dict(topics.facts)),
             timestamp_ms=now_ms(),
             stream=stream,
@@ -301,8 +297,8 @@ class SparkBatch:
             outputs[str(self._records.dead_letter_topic)] = letters.count
         return ProducedBatch(
             row_count=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None),
-            record_rows=self._rows_for_topics(results),
             record_count=forwarded.records + letters.sent.records,
+            expected_records=self._expected_records(results, letters),
             digest=_digest(results, letters),
             offsets={**forwarded.offsets, **letters.sent.offsets},
             topic_ids={**forwarded.topic_ids, **letters.sent.topic_ids},
@@ -310,11 +306,11 @@ class SparkBatch:
             left_out=left_out.total(),
             outputs=outputs,
             bad_rows=self._batch.bad_rows.occurrences,
-            letters=letters.count,
         )
 
-    def _rows_for_topics(self, results: TaskResults) -> int:
-        return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)
+    def _expected_records(self, results: TaskResults, letters: DeadLetterRecords) -> int:
+        rows = sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)
+        return rows - results.left_out.total() + letters.count
 
 
 def _digest(results: TaskResults, letters: DeadLetterRecords) -> str:

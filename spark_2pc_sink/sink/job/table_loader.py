@@ -10,22 +10,21 @@ import psycopg2
 from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
-from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
-from spark_2pc_sink.sink.records import record_columns, record_expressions
-from spark_2pc_sink.sink.rows.catalog import (
-    read_target,
-    table_oid,
-    table_transaction,
-    utf8_connection,
-)
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.job.lane_columns import rows_of
+from spark_2pc_sink.sink.records import record_columns
+from spark_2pc_sink.sink.records.record_expressions import check_taken, true_sql
+from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction, utf8_connection
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, encoded_sql, plan_columns
+from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
+from spark_2pc_sink.sink.rows.text_guards import guarded_sql
+from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -106,6 +105,23 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
             raise refused("upsert_where", where, rule, remedy) from error
 
 
+def table_columns(rows: DataFrame, expressions: RecordExpressions, order_by: str | None) -> dict[str, str]:
+    """SQL over a lane's rows, by column.
+
+    The table's columns are followed by those by which rows are ordered or deleted, or are known to carry no value.
+    """
+    columns = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
+    if order_by is not None:
+        columns[ORDER_COLUMN] = order_by
+    if expressions.delete is not None:
+        columns[DELETE_COLUMN] = true_sql(expressions.delete)
+    if expressions.unchanged:
+        # A text with a '1' for each condition that is true, and a '0' for each other.
+        flags = (f"if({true_sql(condition)}, '1', '0')" for condition in expressions.unchanged.values())
+        columns[UNCHANGED_COLUMN] = f"concat({', '.join(flags)})"
+    return columns
+
+
 class TableLoader:
     """Matches rows and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction."""
 
@@ -118,7 +134,7 @@ class TableLoader:
         self._schema: StructType | None = None
         #: What is written where; None before the table exists.
         self.plan: ColumnPlan | None = None
-        self._columns: TableColumns | None = None
+        self._columns: list[str] = []
         self._row_keys: tuple[str, ...] = ()
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
@@ -131,10 +147,10 @@ class TableLoader:
         if self.plan is not None and batch.schema == self._schema:
             return
         order_by, rows = self._rows.order_by, rows_of(batch, self.lane.source)
-        selected = TableColumns.of(rows, expressions, order_by)
-        fields = rows.selectExpr(*selected.selected()).schema.fields
-        columns = fields[: len(selected.stored)]
-        order = None if order_by is None else fields[len(selected.stored)].dataType
+        made_of = table_columns(rows, expressions, order_by)
+        fields = rows.selectExpr(*(f"{sql} AS {quoted(name)}" for name, sql in made_of.items())).schema.fields
+        columns = fields[: len(expressions.columns)]
+        order = None if order_by is None else fields[len(columns)].dataType
         with table_transaction(self._database, self._options, "reading the target table") as connection:
             if self._rows.create_table and table_oid(connection, self._rows.table) is None:
                 if not create:
@@ -146,7 +162,7 @@ class TableLoader:
                 with utf8_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
             target = read_target(connection, self._rows)
-            record_expressions.check_taken(expressions, target)
+            check_taken(expressions, target)
             if self._rows.schema_evolution == "add_columns" and (missing := missing_columns(columns, target)):
                 if not create:
                     return
@@ -163,14 +179,19 @@ class TableLoader:
             check_condition(connection, plan)
         self.plan = replace(plan, lane=self.lane.index)
         self._schema = batch.schema
-        self._columns = replace(selected, types=tuple(field.dataType for field in fields))
+        # For one select: to analyze a second would take milliseconds of a small batch. What is repeated in one is
+        # evaluated once (spark.sql.subexpressionElimination.enabled).
+        self._columns = [
+            f"{encoded_sql(sql if sql == name else f'({sql})', field.dataType, column.target)} AS {name}"
+            for column, sql, field in zip(plan.copied, made_of.values(), fields, strict=True)
+            for name in [quoted(column.name)]
+        ]
         self._row_keys = plan.upsert_keys or ((record_columns.KEY,) if expressions.key else ())
 
     @property
-    def planned(self) -> tuple[ColumnPlan, TableColumns]:
-        """What is written where, and the columns selected from the lane's rows."""
-        if self.plan is None or self._columns is None:
-            raise LocalProtocolError(operation="write rows", state="not planned", rule="call prepare() first")
+    def planned(self) -> tuple[ColumnPlan, list[str]]:
+        """What is written where, and the SQL over the lane's rows for what tasks encode."""
+        assert self.plan is not None, "call prepare() first"
         return self.plan, self._columns
 
     def encoder_plan(self) -> CopyPlan:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from spark_2pc_sink.errors import BatchRetryError, DataError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
@@ -80,8 +80,7 @@ class TaskPlan:
     stream: StreamAddress | None = None
 
     def open_stream(self, identity: TaskIdentity) -> TaskStream:
-        if self.stream is None:
-            raise LocalProtocolError(operation="send", state="no stream", rule="a task needs a stream for its output")
+        assert self.stream is not None, "a task needs a stream for its output"
         return TaskStream(self.stream, *identity)
 
 
@@ -97,7 +96,7 @@ class TaskReceipt:
     Attributes:
         rows: rows read from Spark.
         left_out: rows of each lane without a record, because others of their upsert key supersede them.
-        sent: what was sent to the driver for each lane; empty if only a digest was requested.
+        sent: what was encoded for each lane, and sent to the driver unless only a digest was requested.
         row_digest: 128-bit digest over the rows of lanes without records.
         refused: bad rows found by a search for them.
         error: why the task gave up; its output must not be used then.
@@ -109,7 +108,6 @@ class TaskReceipt:
     lane_rows: Mapping[int, int] = field(default_factory=dict)
     left_out: Mapping[int, int] = field(default_factory=dict)
     sent: Mapping[int, LaneTotals] = field(default_factory=dict)
-    digest: int = EMPTY_DIGEST
     row_digest: int = EMPTY_DIGEST
     arrow_bytes: int = 0
     refused: tuple[RefusedRow, ...] = ()
@@ -142,7 +140,8 @@ class TaskResults:
 
     @property
     def digest(self) -> int:
-        return combine_digests(*(receipt.digest for receipt in self.receipts))
+        """128-bit digest over the records."""
+        return combine_digests(*(sent.digest for receipt in self.receipts for sent in receipt.sent.values()))
 
     @property
     def row_digest(self) -> int:

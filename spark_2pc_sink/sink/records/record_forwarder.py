@@ -14,7 +14,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import topic_limits
 from spark_2pc_sink.kafka.produce_session import ProduceSession
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch, TopicLimits
+from spark_2pc_sink.kafka.record_encoder import TopicLimits
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, write_answer
 from spark_2pc_sink.sink.stream.attempt_input import Ended
@@ -163,20 +163,16 @@ class RecordForwarder:
             self._session.cancel()
 
     def _handle(self, taken: Released) -> None:
-        frame = taken.frame
-        if frame.kind is FrameKind.QUESTION:
-            self._source.answer(taken, write_answer(self._facts_of(bytes(frame.payload).decode(errors="replace"))))
+        batch = taken.batch
+        if batch is None:
+            topic = bytes(taken.frame.payload).decode(errors="replace")
+            self._source.answer(taken, write_answer(self._facts_of(topic)))
             return
-        if taken.records is None:
-            raise LocalProtocolError(operation="forward", state=frame.kind.name, rule="records must have a header")
-        header = taken.records
         session = self._session = self._session or self._open()
-        if header.partition.topic not in self._met:
-            self._met.add(header.partition.topic)
-            session.look_up(self._led_partitions(header.partition))
-        session.append_encoded(
-            EncodedBatch(header.partition, frame.payload, header.record_count, header.digest, header.row_key)
-        )
+        if batch.partition.topic not in self._met:
+            self._met.add(batch.partition.topic)
+            session.look_up(self._led_partitions(batch.partition))
+        session.append_encoded(batch)
         self._source.done(taken)
 
     def _led_partitions(self, partition: TopicPartition) -> list[TopicPartition]:
@@ -211,7 +207,7 @@ class RecordForwarder:
             raise LocalProtocolError(operation="forward", state="no transaction", rule="there must be no record")
         return ProduceSession(
             self._connections.cluster(),
-            self._ticket.open_transaction,
+            self._ticket,
             self._kafka,
             timestamp_ms=0,
             limits={topic: facts.limits for topic, facts in self._topics.facts.items()},

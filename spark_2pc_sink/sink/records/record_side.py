@@ -212,7 +212,7 @@ class DeadLetterTopic:
         try:
             session = ProduceSession(
                 self._connections.cluster(),
-                ticket.open_transaction,
+                ticket,
                 self._options.kafka,
                 timestamp_ms=now_ms(),
                 limits={self.name: self._topics.limits(self.name)},

@@ -63,7 +63,7 @@ class PlannedColumn:
     """How one column of the batch is stored in one column of the table; see `CopyColumn`.
 
     Attributes:
-        expression: Spark SQL over the batch that the driver selects under this name: the column itself, or its JSON.
+        expression: Spark SQL, over a column of this name, of what tasks encode: the column itself, or its JSON.
     """
 
     name: str
@@ -156,11 +156,6 @@ class ColumnPlan:
             for each in self.copied
         )
         return CopyPlan(tuple(columns), self.upsert_keys)
-
-    @property
-    def expressions(self) -> tuple[str, ...]:
-        """The Spark SQL that the driver selects for `copied`, with names."""
-        return tuple(f"{column.expression} AS {quoted(column.name)}" for column in self.copied)
 
 
 def plan_columns(

@@ -24,10 +24,10 @@ import numpy as np
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.task_stream import (
     HEADER,
     HELLO,
-    LANE_TOTALS,
     NO_KEY,
     PAYLOAD_BYTES_MAX,
     QUESTION_BYTES_MAX,
@@ -36,7 +36,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     Frame,
     FrameKind,
     LaneTotals,
-    RecordsHeader,
     StreamOutput,
 )
 
@@ -46,13 +45,13 @@ if TYPE_CHECKING:
 
 #: A topic has at most 249 characters, a printable row key 81 of at most 4 bytes.
 _DETAILS_BYTES_MAX: Final = 1024
-_LANES_MAX: Final = 4096
-_PAYLOAD_BYTES_MAX: Final = {
-    FrameKind.HELLO: HELLO.size,
-    FrameKind.ROWS: PAYLOAD_BYTES_MAX,
-    FrameKind.RECORDS: PAYLOAD_BYTES_MAX,
-    FrameKind.QUESTION: QUESTION_BYTES_MAX,
-    FrameKind.END: _LANES_MAX * LANE_TOTALS.size,
+#: The least and the most bytes of a payload.
+_PAYLOAD_BYTES: Final = {
+    FrameKind.HELLO: (HELLO.size, HELLO.size),
+    FrameKind.ROWS: (1, PAYLOAD_BYTES_MAX),
+    FrameKind.RECORDS: (1, PAYLOAD_BYTES_MAX),
+    FrameKind.QUESTION: (1, QUESTION_BYTES_MAX),
+    FrameKind.END: (1, 1),
 }
 
 
@@ -102,7 +101,7 @@ class FrameReader:
 
     def _read_header(self) -> None:
         kind, self._lane, number, self._count, self._details_bytes, payload_bytes = HEADER.unpack(self._header)
-        if kind not in _PAYLOAD_BYTES_MAX:
+        if kind not in _PAYLOAD_BYTES:
             raise _broken(f"frame {self._next_number} has the unknown kind {kind}")
         self._kind = FrameKind(kind)
         if (self._kind is FrameKind.HELLO) != (self._next_number == 0):
@@ -111,18 +110,16 @@ class FrameReader:
             )
         if number != self._next_number:
             raise _broken(f"received frame {number}, expected frame {self._next_number}")
-        if self._kind is FrameKind.HELLO and payload_bytes != HELLO.size:
-            raise _broken(f"HELLO has {payload_bytes} bytes")
-        if not 0 < payload_bytes <= _PAYLOAD_BYTES_MAX[self._kind]:
-            limit = _PAYLOAD_BYTES_MAX[self._kind]
-            raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be 1 to {limit}")
+        least, most = _PAYLOAD_BYTES[self._kind]
+        if not least <= payload_bytes <= most:
+            raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be {least} to {most}")
         if self._details_bytes > _DETAILS_BYTES_MAX or (self._details_bytes and self._kind is not FrameKind.RECORDS):
             raise _broken(f"{self._kind.name} has {self._details_bytes} bytes of details")
         self._next_number += 1
         self.frame_bytes = self._details_bytes + payload_bytes
 
 
-def unpacked_records(frame: Frame) -> RecordsHeader:
+def unpacked_batch(frame: Frame) -> EncodedBatch:
     details = frame.details
     if len(details) < RECORDS.size:
         raise _broken(f"a record batch has {len(details)} bytes of details, fewer than {RECORDS.size}")
@@ -135,18 +132,8 @@ def unpacked_records(frame: Frame) -> RecordsHeader:
     except UnicodeDecodeError as error:
         raise _broken(f"a topic or key is not UTF-8: {error}") from error
     row_key = None if key_bytes == NO_KEY else key
-    return RecordsHeader(TopicPartition(topic, partition), frame.count, int.from_bytes(digest, "big"), row_key)
-
-
-def unpacked_totals(payload: memoryview) -> dict[int, LaneTotals]:
-    if payload == bytes(1):
-        return {}
-    if len(payload) % LANE_TOTALS.size:
-        raise _broken(f"END has {len(payload)} bytes, not a multiple of {LANE_TOTALS.size}")
-    return {
-        lane: LaneTotals(row_bytes, rows, record_bytes, records, int.from_bytes(digest, "big"))
-        for lane, row_bytes, rows, record_bytes, records, digest in LANE_TOTALS.iter_unpack(payload)
-    }
+    at, digest_value = TopicPartition(topic, partition), int.from_bytes(digest, "big")
+    return EncodedBatch(at, frame.payload, frame.count, digest_value, row_key)
 
 
 def _broken(detail: str) -> RemoteProtocolError:
@@ -180,6 +167,7 @@ class Sender:
         replaced: it was dropped.
         reserved: bytes of the frame that it is sending.
         held: frames that wait for its end, ``held_bytes`` in total.
+        answer: the reply to its question that it has not got yet.
     """
 
     task: int
@@ -191,15 +179,20 @@ class Sender:
     held: list[Released] = field(default_factory=list)
     held_bytes: int = 0
     totals: dict[int, LaneTotals] = field(default_factory=dict)
+    answer: bytes | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A frame for a consumer, which releases its bytes with `AttemptInput.done`."""
+    """A frame for a consumer, which releases its bytes with `AttemptInput.done`.
+
+    Attributes:
+        batch: of a frame of records.
+    """
 
     sender: Sender
     frame: Frame
-    records: RecordsHeader | None
+    batch: EncodedBatch | None
 
 
 class AttemptInput:
@@ -214,11 +207,11 @@ class AttemptInput:
         self._bytes_max = bytes_max
         self._hold_bytes_max = min(HOLD_BYTES_MAX, bytes_max // (2 * max(1, tasks_at_once)))
         self._wake = wake
+        # Its lock is re-entrant.
         self._changed = threading.Condition()
         self._senders: dict[int, Sender] = {}
         self._queues: dict[FrameKind, deque[Released]] = {FrameKind.ROWS: deque(), FrameKind.RECORDS: deque()}
         self._waiting: deque[Sender] = deque()
-        self._answers: dict[Sender, bytes] = {}
         self._used = self._held = 0
         self._input_closed = False
         self.failure: Exception | None = None
@@ -248,8 +241,7 @@ class AttemptInput:
     def answer(self, released: Released, reply: bytes) -> None:
         """Reply to a QUESTION, in at most ``QUESTION_BYTES_MAX`` bytes, and release its bytes."""
         with self._changed:
-            if not released.sender.replaced:
-                self._answers[released.sender] = reply
+            released.sender.answer = reply
             self._give_back(released.frame.frame_bytes)
             self._changed.notify_all()
             self._wake()
@@ -263,7 +255,15 @@ class AttemptInput:
     def fail(self, error: Exception) -> None:
         """End the attempt: every task is told at once, and every later call of `take` raises the first ``error``."""
         with self._changed:
-            self._fail(error)
+            if self.failure is not None:
+                return
+            self.failure = error
+            for queue in self._queues.values():
+                queue.clear()
+            for sender in self._senders.values():
+                sender.held.clear()
+            self._changed.notify_all()
+            self._wake()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -281,7 +281,7 @@ class AttemptInput:
 
     @property
     def finished(self) -> dict[int, tuple[int, dict[int, LaneTotals]]]:
-        """The finished attempt of each task and the totals that it has sent, by lane."""
+        """The finished attempt of each task, and the totals of what arrived of it, by lane."""
         with self._changed:
             ended = (sender for sender in self._senders.values() if sender.ended)
             return {sender.task: (sender.task_attempt, dict(sender.totals)) for sender in ended}
@@ -303,7 +303,7 @@ class AttemptInput:
                     reason=f"task {task} ran again as attempt {task_attempt}, and what attempt {known.task_attempt} "
                     "had sent was already being written"
                 )
-                self._fail(error)
+                self.fail(error)
                 raise error
             if known is not None:
                 self._drop(known)
@@ -314,23 +314,18 @@ class AttemptInput:
         """Make room for the next frame of a sender; False if it must wait, until `next_waiting` names it."""
         with self._changed:
             self._check()
-            return self._reserve(sender, frame_bytes)
-
-    def _reserve(self, sender: Sender, frame_bytes: int) -> bool:
-        first = self._waiting[0] if self._waiting else sender
-        if first is not sender or not self._fits(frame_bytes):
-            if sender not in self._waiting:
-                self._waiting.append(sender)
-            return False
-        if self._waiting:
-            self._waiting.popleft()
-            self._room_changed()
-        sender.reserved = frame_bytes
-        self._used += frame_bytes
-        return True
-
-    def _fits(self, frame_bytes: int) -> bool:
-        return self._used - self._held + frame_bytes <= self._bytes_max // 2 or self._used == self._held
+            first = self._waiting[0] if self._waiting else sender
+            fits = self._used - self._held + frame_bytes <= self._bytes_max // 2 or self._used == self._held
+            if first is not sender or not fits:
+                if sender not in self._waiting:
+                    self._waiting.append(sender)
+                return False
+            if self._waiting:
+                self._waiting.popleft()
+                self._room_changed()
+            sender.reserved = frame_bytes
+            self._used += frame_bytes
+            return True
 
     @property
     def next_waiting(self) -> Sender | None:
@@ -348,16 +343,17 @@ class AttemptInput:
             frame_bytes, sender.reserved = sender.reserved, 0
             if frame.kind is FrameKind.END:
                 self._give_back(frame_bytes)
-                self._end(sender, unpacked_totals(frame.payload))
+                self._commit(sender)
+                sender.ended = True
                 return
-            records = unpacked_records(frame) if frame.kind is FrameKind.RECORDS else None
-            released = Released(sender, frame, records)
+            batch = unpacked_batch(frame) if frame.kind is FrameKind.RECORDS else None
+            released = Released(sender, frame, batch)
             if frame.kind is FrameKind.QUESTION:
                 self._queues[FrameKind.RECORDS].appendleft(released)
                 self._changed.notify_all()
                 return
             before = sender.totals.get(frame.lane, LaneTotals())
-            sender.totals[frame.lane] = before + LaneTotals.of(frame, records)
+            sender.totals[frame.lane] = before + LaneTotals.of(frame, batch)
             fits = sender.held_bytes + frame_bytes <= self._hold_bytes_max
             if sender.committed or not fits or self._held + frame_bytes > self._bytes_max // 2:
                 self._commit(sender)
@@ -372,23 +368,23 @@ class AttemptInput:
 
     def taken_answer(self, sender: Sender) -> bytes | None:
         with self._changed:
-            return self._answers.pop(sender, None)
+            reply, sender.answer = sender.answer, None
+            return reply
 
     def wait_for_room(self, sender: Sender, frame_bytes: int) -> None:
         """As `reserve`, for a sender of this process, which has its own thread to wait in."""
         with self._changed:
-            self._check()
-            while not self._reserve(sender, frame_bytes):
+            while not self.reserve(sender, frame_bytes):
                 self._changed.wait()
-                self._check()
 
     def wait_for_answer(self, sender: Sender) -> bytes:
         """As `taken_answer`, for a sender of this process."""
         with self._changed:
-            while sender not in self._answers:
+            while (reply := sender.answer) is None:
                 self._check()
                 self._changed.wait()
-            return self._answers.pop(sender)
+            sender.answer = None
+            return reply
 
     def lost(self, sender: Sender) -> None:
         """The connection of a sender is lost. What it has sent is dropped; if it was committed, the attempt fails."""
@@ -396,7 +392,7 @@ class AttemptInput:
             if sender.ended or sender.replaced or self.failure is not None:
                 return
             if sender.committed:
-                self._fail(
+                self.fail(
                     BatchRetryError(
                         reason=f"lost the connection to attempt {sender.task_attempt} of task {sender.task}, and what "
                         "it had sent was already being written"
@@ -412,16 +408,6 @@ class AttemptInput:
         if self.failure is not None:
             raise self.failure
 
-    def _fail(self, error: Exception) -> None:
-        if self.failure is None:
-            self.failure = error
-            for queue in self._queues.values():
-                queue.clear()
-            for sender in self._senders.values():
-                sender.held.clear()
-            self._changed.notify_all()
-            self._wake()
-
     def _give_back(self, frame_bytes: int) -> None:
         self._used -= frame_bytes
         self._room_changed()
@@ -435,7 +421,6 @@ class AttemptInput:
         sender.replaced = True
         if sender in self._waiting:
             self._waiting.remove(sender)
-        self._answers.pop(sender, None)
         self._held -= sender.held_bytes
         self._give_back(sender.held_bytes + sender.reserved)
         sender.held_bytes = sender.reserved = 0
@@ -450,14 +435,6 @@ class AttemptInput:
             self._queues[released.frame.kind].append(released)
         sender.held.clear()
         self._changed.notify_all()
-
-    def _end(self, sender: Sender, said: dict[int, LaneTotals]) -> None:
-        if said != sender.totals:
-            raise RemoteProtocolError(
-                peer=f"task {sender.task}", detail=f"it reports having sent {said}, but {sender.totals} arrived"
-            )
-        self._commit(sender)
-        sender.ended = True
 
 
 class LocalStream(StreamOutput):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 1.0
 
 
-class BackgroundTask:
+class BackgroundTask(threading.Thread):
     """Work in parallel with a job; see `attempt_threads`.
 
     Args:
@@ -27,24 +27,16 @@ class BackgroundTask:
     """
 
     def __init__(self, work: Callable[[], None], name: str, interrupt: Callable[[], None]) -> None:
-        self._work = work
-        self._interrupt = interrupt
         # Copy the context, so that log lines have the sink's id.
-        context = copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
+        super().__init__(target=copy_context().run, args=(self._note_error, work), name=name, daemon=True)
+        self._interrupt = interrupt
         self.error: Exception | None = None
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join()
 
     def stop(self) -> None:
         """Wait for the end of the work, which is interrupted if it does not end soon."""
-        while self._thread.is_alive():  # bounded: its wait was interrupted, or has a deadline
-            self._thread.join(_GRACE_S)
-            if self._thread.is_alive():
+        while self.is_alive():  # bounded: its wait was interrupted, or has a deadline
+            self.join(_GRACE_S)
+            if self.is_alive():
                 self._interrupt()
 
     def finish(self) -> None:
@@ -52,9 +44,9 @@ class BackgroundTask:
         if self.error is not None:
             raise self.error
 
-    def _run(self) -> None:
+    def _note_error(self, work: Callable[[], None]) -> None:
         try:
-            self._work()
+            work()
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
             self.error = error
 

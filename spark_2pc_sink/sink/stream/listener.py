@@ -92,19 +92,8 @@ class _Connection:
         self.sender: Sender | None = None
         self.opened_s = self.moved_s = monotonic()
 
-    def handshake(self) -> _Steps[None]:
-        while isinstance(self.sock, ssl.SSLSocket):
-            try:
-                self.sock.do_handshake()
-            except ssl.SSLWantReadError:
-                yield _Wait.READ
-            except ssl.SSLWantWriteError:
-                yield _Wait.WRITE
-            else:
-                return
-
     def receive(self, into: memoryview) -> _Steps[int]:
-        """Fill part of ``into``; returns the number of bytes."""
+        """Fill part of ``into``; returns the number of bytes. With TLS the first call does the handshake."""
         while True:
             try:
                 received = self.sock.recv_into(into)
@@ -132,11 +121,7 @@ class _Connection:
             del self.out[:sent]
 
 
-class _StrangerError(Exception):
-    """A connection has not sent the token of an open attempt."""
-
-
-class ListenerThread:
+class ListenerThread(threading.Thread):
     def __init__(
         self,
         server: socket.socket,
@@ -145,6 +130,7 @@ class ListenerThread:
         attempt_of: Callable[[bytes], AttemptInput | None],
         failed: Callable[[Exception], None],
     ) -> None:
+        super().__init__(target=copy_context().run, args=(self._run,), name="spark_2pc_sink stream", daemon=True)
         self._server, self._tls, self._limits = server, tls, limits
         self._attempt_of, self._failed = attempt_of, failed
         self._selector = selectors.DefaultSelector()
@@ -159,11 +145,7 @@ class ListenerThread:
         #: The thread has ended by an error.
         self.has_failed: bool = False
         self._swept_s = 0.0
-        context = copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._run,), name="spark_2pc_sink stream", daemon=True
-        )
-        self._thread.start()
+        self.start()
 
     def wake(self) -> None:
         """Look at attempts and waiting connections soon. Any thread may call it."""
@@ -176,7 +158,7 @@ class ListenerThread:
     def close(self) -> None:
         self._closing = True
         self.wake()
-        self._thread.join()
+        self.join()
 
     def _run(self) -> None:
         try:
@@ -231,14 +213,13 @@ class ListenerThread:
 
     def _conversation(self, connection: _Connection) -> _Steps[None]:
         """The steps of a connection from its first byte to its last."""
-        yield from connection.handshake()
         token = memoryview(bytearray(TOKEN_BYTES))
         filled = 0
         while filled < TOKEN_BYTES:
             filled += yield from connection.receive(token[filled:])
         attempt = self._attempt_of(bytes(token))
         if attempt is None:
-            raise _StrangerError
+            raise ConnectionRefusedError("it has not sent the token of an open attempt")
         connection.attempt = attempt
         connection.tell(DriverMessage.WELCOME)
         connection.sender = sender = attempt.admit(*HELLO.unpack((yield from self._frame(connection)).payload))
@@ -277,7 +258,7 @@ class ListenerThread:
                 attempt.fail(BatchRetryError(reason=str(error)))
             if isinstance(error, (RemoteProtocolError, StaleTaskError)) or (attempt and error is attempt.failure):
                 self._refuse(connection, str(error))
-            elif isinstance(error, (OSError, _StrangerError)):
+            elif isinstance(error, OSError):
                 self._close(connection)
             else:
                 raise

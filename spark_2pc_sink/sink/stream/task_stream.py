@@ -19,11 +19,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError, RemoteProtocolError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 
 TOKEN_BYTES: Final = 32
 #: A sender collects small pieces of rows into frames of this size.
@@ -39,8 +41,6 @@ HEADER: Final = struct.Struct(">BHIIHI")
 HELLO: Final = struct.Struct(">IQ")
 #: Partition, digest, lengths of topic and key.
 RECORDS: Final = struct.Struct(">i16sHh")
-#: The lane and the fields of `LaneTotals`.
-LANE_TOTALS: Final = struct.Struct(">HQQQQ16s")
 _ANSWER: Final = struct.Struct(">BI")
 NO_KEY: Final = -1
 DIGEST_BYTES: Final = 16
@@ -95,26 +95,17 @@ class Frame:
         return HEADER.pack(self.kind, self.lane, number, self.count, len(self.details), len(self.payload))
 
 
-@dataclass(frozen=True)
-class RecordsHeader:
-    """The driver's information for sending an encoded record batch.
+#: No frame may be empty.
+END: Final = Frame(FrameKind.END, memoryview(bytes(1)))
 
-    Attributes:
-        row_key: the printable key of its record; None for a batch of several.
-    """
 
-    partition: TopicPartition
-    record_count: int
-    digest: int
-    row_key: str | None = None
-
-    def pack(self) -> bytes:
-        """The details of a RECORDS frame."""
-        topic = self.partition.topic.encode()
-        key = b"" if self.row_key is None else self.row_key.encode()
-        digest = self.digest.to_bytes(DIGEST_BYTES, "big")
-        key_bytes = NO_KEY if self.row_key is None else len(key)
-        return RECORDS.pack(self.partition.partition, digest, len(topic), key_bytes) + topic + key
+def packed_details(batch: EncodedBatch) -> bytes:
+    """The details of a RECORDS frame."""
+    topic = batch.partition.topic.encode()
+    key = b"" if batch.row_key is None else batch.row_key.encode()
+    digest = batch.digest.to_bytes(DIGEST_BYTES, "big")
+    key_bytes = NO_KEY if batch.row_key is None else len(key)
+    return RECORDS.pack(batch.partition.partition, digest, len(topic), key_bytes) + topic + key
 
 
 @dataclass(frozen=True)
@@ -137,21 +128,11 @@ class LaneTotals:
         )
 
     @classmethod
-    def of(cls, frame: Frame, records: RecordsHeader | None) -> LaneTotals:
-        """Totals of one frame, of records if it has their header."""
-        if records is None:
+    def of(cls, frame: Frame, batch: EncodedBatch | None) -> LaneTotals:
+        """Totals of one frame, of rows or of a record batch."""
+        if batch is None:
             return cls(row_bytes=len(frame.payload), rows=frame.count)
-        return cls(record_bytes=len(frame.payload), records=records.record_count, digest=records.digest)
-
-
-def packed_totals(totals: dict[int, LaneTotals]) -> bytes:
-    """The payload of END. That of a task without rows is one byte, because no frame may be empty."""
-    return b"".join(
-        LANE_TOTALS.pack(
-            lane, each.row_bytes, each.rows, each.record_bytes, each.records, each.digest.to_bytes(DIGEST_BYTES, "big")
-        )
-        for lane, each in sorted(totals.items())
-    ) or bytes(1)
+        return cls(record_bytes=len(frame.payload), records=batch.record_count, digest=batch.digest)
 
 
 def packed_message(message: DriverMessage, text: bytes = b"") -> bytes:
@@ -226,19 +207,15 @@ class StreamOutput(ABC):
         if large or len(self._collected.get(lane, ((), 0))[0]) + len(view) > FRAME_BYTES:
             self._send_rows(lane)
         if large:
-            self._put_rows(lane, view, count)
+            self._put_counted(Frame(FrameKind.ROWS, view, lane, count))
             return
         collected, before = self._collected.get(lane) or (bytearray(), 0)
         collected += view
         self._collected[lane] = collected, before + count
 
-    def records(self, lane: int, header: RecordsHeader, payload: Any) -> None:
-        """Send an encoded record batch, without producer id, epoch and sequence."""
-        frame = Frame(
-            FrameKind.RECORDS, memoryview(payload).cast("B"), lane, count=header.record_count, details=header.pack()
-        )
-        self._put(frame)
-        self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, header)
+    def records(self, lane: int, batch: EncodedBatch) -> None:
+        payload = memoryview(batch.payload).cast("B")
+        self._put_counted(Frame(FrameKind.RECORDS, payload, lane, batch.record_count, packed_details(batch)), batch)
 
     def ask(self, question: bytes) -> bytes:
         """The driver's answer to a question; both have at most ``QUESTION_BYTES_MAX`` bytes."""
@@ -249,18 +226,17 @@ class StreamOutput(ABC):
         """Send the rest; when this returns, the driver has everything, and another attempt of the task fails."""
         for lane in list(self._collected):
             self._send_rows(lane)
-        self._put(Frame(FrameKind.END, memoryview(packed_totals(self._totals))))
+        self._put(END)
         self._receive(DriverMessage.RECEIPT)
 
     def _send_rows(self, lane: int) -> None:
         if lane in self._collected:
             collected, count = self._collected.pop(lane)
-            self._put_rows(lane, memoryview(collected), count)
+            self._put_counted(Frame(FrameKind.ROWS, memoryview(collected), lane, count))
 
-    def _put_rows(self, lane: int, data: memoryview, count: int) -> None:
-        frame = Frame(FrameKind.ROWS, data, lane, count)
+    def _put_counted(self, frame: Frame, batch: EncodedBatch | None = None) -> None:
         self._put(frame)
-        self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, None)
+        self._totals[frame.lane] = self._totals.get(frame.lane, LaneTotals()) + LaneTotals.of(frame, batch)
 
     @abstractmethod
     def _put(self, frame: Frame) -> None: ...
@@ -281,7 +257,7 @@ class TaskStream(StreamOutput):
         self._address = address
         self._hello = Frame(FrameKind.HELLO, memoryview(HELLO.pack(task, task_attempt)))
         self._next_number = 0
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket
         self._out = bytearray()
         self._received = bytearray()
         self._alive_s = 0.0
@@ -327,9 +303,7 @@ class TaskStream(StreamOutput):
             raise
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
     def _put(self, frame: Frame) -> None:
         """Send a frame; small ones are buffered until there are more of them, or until `_flush`."""
@@ -360,7 +334,7 @@ class TaskStream(StreamOutput):
             self._read()
             self._take(None)
             try:
-                sent = self._open_socket.send(data)
+                sent = self._socket.send(data)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 self._wait(select.POLLIN | select.POLLOUT)
             except OSError as error:
@@ -370,19 +344,11 @@ class TaskStream(StreamOutput):
                 data = data[sent:]
                 self._alive_s = monotonic()
 
-    @property
-    def _open_socket(self) -> socket.socket:
-        if self._socket is None:
-            raise LocalProtocolError(
-                operation="send", state="closed", rule="a stream can only be used inside its block"
-            )
-        return self._socket
-
     def _wait(self, events: int) -> None:
         deadline_s = self._address.io_deadline_s
         left_s = self._alive_s + deadline_s - monotonic()
         poll = select.poll()
-        poll.register(self._open_socket, events)
+        poll.register(self._socket, events)
         if left_s <= 0 or not poll.poll(left_s * 1000):
             remedy = "Is its process stopped, or does a firewall drop idle connections?"
             raise self._error(f"no activity from the driver for {deadline_s:g} s", remedy=remedy)
@@ -390,7 +356,7 @@ class TaskStream(StreamOutput):
     def _read(self) -> None:
         """Read available bytes from the driver, without waiting."""
         try:
-            while received := self._open_socket.recv(FRAME_BYTES):
+            while received := self._socket.recv(FRAME_BYTES):
                 self._received += received
                 self._alive_s = monotonic()
             self._lost_by = ConnectionResetError("the driver closed it")

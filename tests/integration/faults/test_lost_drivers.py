@@ -237,9 +237,7 @@ def test_a_task_that_outlives_its_driver(reached: str, kafka_any_version: Broker
     ticket = TransactionTicket(
         transactional_id=job.transactional_id,
         producer=orphans_pair,
-        transaction_version=kafka_any_version.transaction_version,
-        generation=1,
-        transaction=BATCH + 1,
+        version=kafka_any_version.transaction_version,
         kafka_only=True,
     )
     orphan = RowsWork(SinkOptions.parse(**job.sink()), make_rows(BATCH, 20), half_copied=lambda: None)

@@ -411,7 +411,7 @@ def test_json_keeps_microseconds_and_seconds_of_zones(spark: SparkSession, datab
     parsers = ("ansi.doubleQuotedIdentifiers", "parser.escapedStringLiterals")
     for parser in ({}, *({f"spark.sql.{name}": "true"} for name in parsers)):
         with session_settings(spark, {"spark.sql.session.timeZone": "Europe/Paris", **parser}):
-            [row] = frame.selectExpr(*plan.expressions).collect()
+            [row] = frame.selectExpr(f"{plan.columns[0].expression} AS x").collect()
         assert json.loads(row.x) == {
             "at": "1900-01-01T00:00:00.000001Z",
             "each": ["2020-01-01T00:00:00.000001"],

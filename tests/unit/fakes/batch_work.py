@@ -59,6 +59,7 @@ class FakeWork:
             self.records,
             digest,
             {PARTITION: (0, 2)},
+            expected_records=self.rows - self.left_out,
             topic_ids=dict(self.kafka.topic_ids),
             record_bytes=100 * self.records,
             left_out=self.left_out,
@@ -73,13 +74,11 @@ class FakeWork:
             raise self.fail_copy.pop(0)
         return WrittenRows(given=self.copied, written=self.copied)
 
-    def reread(self, ticket: TransactionTicket) -> Replay:
-        assert ticket.kafka_only
+    def reread(self) -> Replay:
         self.log.append("reread")
         return Replay(self.records, self.digest if self.records else "")
 
-    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Any]) -> bool:
-        assert not ticket.kafka_only
+    def search(self, error: DataError, open_decision: Callable[[], Any]) -> bool:
         assert error is not None
         self.log.append("search")
         open_decision().execute("search")

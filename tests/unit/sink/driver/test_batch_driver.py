@@ -23,10 +23,17 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.recipe.placement import Placement, RunRecord
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, Placement, RunRecord
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import BatchRules, Decided, RunOfQuery, Sides, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import (
+    BatchRules,
+    Decided,
+    RunIds,
+    RunOfQuery,
+    Sides,
+    TransactionTicket,
+)
 from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork, Results
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -109,7 +116,6 @@ def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction
     assert job.kafka.aborted == [first]
     assert job.kafka.committed == [second]
     assert first != second
-    assert [ticket.transaction for ticket in work.tickets] == [1, 2]
 
 
 def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
@@ -274,7 +280,7 @@ def test_the_next_attempt_comes_without_the_bad_rows(job: Job) -> None:
     assert work.log == ["produce", "copy", "close", "search", "produce", "copy", "close"]
     assert (report.attempts, report.bad_rows) == (2, 2)
     assert [statement for statement, _ in job.store.committed] == ["copy", "decide"]
-    assert len({ticket.transaction for ticket in work.tickets}) == 2
+    assert len({ticket.producer for ticket in work.tickets}) == 2
     lines = job.store.read_history("orders", last=1)
     assert lines[0].figures["bad_rows"] == 2
 
@@ -434,6 +440,18 @@ def _changing(work: FakeWork) -> FakeWork:
     return work
 
 
+class Run(RunOfQuery):
+    def __init__(self, job: Job, run_id: str) -> None:
+        super().__init__(RunIds("query", run_id))
+        self._job = job
+
+    def is_stopping(self) -> bool:
+        return self._job.stopping
+
+    def skipped_batches(self, missing: range) -> RunRecord:
+        return self._job.skipped_batches(missing)
+
+
 class Job(SidesInMemory):
     def __init__(
         self,
@@ -441,7 +459,7 @@ class Job(SidesInMemory):
         sides: Job | None = None,
         adopt: bool = False,
         accept_replay: int | None = None,
-        **options: Any,
+        skipped_batches: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
     ) -> None:
         super().__init__()
         if sides is not None:
@@ -449,10 +467,11 @@ class Job(SidesInMemory):
         self.steps: list[Step] = []
         self.on_step: Callable[[Step], None] = lambda _: None
         self.stopping = False
+        self.skipped_batches = skipped_batches
         self.driver = BatchDriver(
             Sides(self.recovery(adopt=adopt, topics=(PARTITION.topic,)), self.kafka, self.store, self.clock),
-            RunOfQuery(ID, "query", "run" if sides is None else "run-2", is_stopping=lambda: self.stopping, **options),
-            BatchRules(3, decision_margin_ms=1_000, restore_deadline_ms=1_000, accept_replay=accept_replay),
+            Run(self, "run" if sides is None else "run-2"),
+            BatchRules(ID, 3, decision_margin_ms=1_000, restore_deadline_ms=1_000, accept_replay=accept_replay),
             self,
         )
 

@@ -12,8 +12,9 @@ from unittest import mock
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
+from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.job import calling_query
-from spark_2pc_sink.sink.job.calling_query import ConnectQuery, RunIds, lag_of
+from spark_2pc_sink.sink.job.calling_query import ConnectQuery, lag_of
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery, check_options, check_query
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, stream_endpoint
 from spark_2pc_sink.sink.job.sinks_of_runs import SinksOfRuns

@@ -30,10 +30,9 @@ DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="
 SENT = LaneTotals(row_bytes=10, rows=2, record_bytes=20, records=2, digest=3)
 
 
-def receipt(task: int, *, attempt: int = 7, digest: int = 1) -> TaskReceipt:
-    return TaskReceipt(
-        task, attempt, rows=2, lane_rows={0: 2}, left_out={0: 1}, sent={0: SENT}, digest=digest, row_digest=5
-    )
+def receipt(task: int, *, attempt: int = 7, digest: int = SENT.digest) -> TaskReceipt:
+    sent = {0: replace(SENT, digest=digest)}
+    return TaskReceipt(task, attempt, rows=2, lane_rows={0: 2}, left_out={0: 1}, sent=sent, row_digest=5)
 
 
 def read(*receipts: TaskReceipt) -> TaskResults:

@@ -12,8 +12,9 @@ import pytest
 from py4j.protocol import Py4JError
 
 from spark_2pc_sink.recipe.placement import RunRecord
+from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.job import session_facts
-from spark_2pc_sink.sink.job.classic_query import Node, PlanExecution, run_record, shows_no_rows
+from spark_2pc_sink.sink.job.classic_query import ClassicQuery, Node, PlanExecution, shows_no_rows
 
 STREAM = (Node("Filter", frozenset({1}), None), Node("MicroBatchScan", frozenset({2}), "10"))
 SCAN, CACHE = "Scan ExistingRDD", "InMemoryTableScan"
@@ -70,7 +71,8 @@ def test_a_spark_without_this_record_shows_what_is_finished(caplog: pytest.LogCa
 
     execution: Any = SimpleNamespace(recentProgress=lambda: [SimpleNamespace(batchId=lambda: 1)])
     session: Any = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=moved))
-    assert run_record(session, "run", execution, range(1, 3)) == RunRecord(frozenset({1}))
+    query = ClassicQuery(session, RunIds("query", "run"), execution)
+    assert query.skipped_batches(range(1, 3)) == RunRecord(frozenset({1}))
     assert "cannot determine" in caplog.text
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
-from spark_2pc_sink.sink.stream.task_stream import Frame, FrameKind, LaneTotals, RecordsHeader, packed_totals
+from spark_2pc_sink.sink.stream.task_stream import END, Frame, FrameKind, packed_details
 
 BYTES_MAX = 1000
 TASKS = 3
@@ -26,13 +27,10 @@ KINDS = (FrameKind.ROWS, FrameKind.RECORDS)
 
 
 def a_frame(kind: FrameKind, size: int, name: int = 0) -> Frame:
-    details = RecordsHeader(TopicPartition("orders", name), 1, name).pack() if kind is FrameKind.RECORDS else b""
     payload = memoryview(name.to_bytes(4, "big") * size)[: 4 * size]
+    batch = EncodedBatch(TopicPartition("orders", name), payload, 1, name, None)
+    details = packed_details(batch) if kind is FrameKind.RECORDS else b""
     return Frame(kind, payload, count=1, details=details)
-
-
-def the_end(totals: dict[int, LaneTotals]) -> Frame:
-    return Frame(FrameKind.END, memoryview(packed_totals(totals)))
 
 
 @dataclass(eq=False)
@@ -79,7 +77,7 @@ class World:
 
     def go(self, run: Running) -> bool:
         """The next half step of a sender: room, or the bytes. False if it has to wait."""
-        frame = run.frames[0] if run.frames else the_end(run.sender.totals)
+        frame = run.frames[0] if run.frames else END
         if not run.reserved:
             run.reserved = self.input.reserve(run.sender, frame.frame_bytes)
             run.waits = not run.reserved
@@ -98,7 +96,7 @@ class World:
             self.woken = False
             waiting = {each.sender: each for each in self.running if each.waits}
             while (run := waiting.pop(self.input.next_waiting, None)) is not None:  # type: ignore[arg-type]
-                frame = run.frames[0] if run.frames else the_end(run.sender.totals)
+                frame = run.frames[0] if run.frames else END
                 run.reserved = self.input.reserve(run.sender, frame.frame_bytes)
                 run.waits = not run.reserved
 

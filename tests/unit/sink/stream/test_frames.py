@@ -10,31 +10,27 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_records, unpacked_totals
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch
+from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_batch
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.sink.stream.task_stream import (
     PAYLOAD_BYTES_MAX,
     DriverMessage,
     Frame,
     FrameKind,
-    LaneTotals,
-    RecordsHeader,
     next_message,
+    packed_details,
     packed_message,
-    packed_totals,
 )
 
-RECORDS = st.builds(
-    RecordsHeader,
+BATCHES = st.builds(
+    EncodedBatch,
     st.builds(TopicPartition, st.text(max_size=60), st.integers(0, 2**31 - 1)),
+    st.binary(min_size=1, max_size=50),
     st.integers(1, 2**32 - 1),
     st.integers(0, 2**128 - 1),
     st.none() | st.text(max_size=81),
 )
-COUNTS = st.integers(0, 2**64 - 1)
-TOTALS = st.builds(LaneTotals, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 2**128 - 1))
-
-
 HELLO = Frame(FrameKind.HELLO, memoryview(HELLO_BYTES.pack(1, 2))).header(0) + HELLO_BYTES.pack(1, 2)
 
 
@@ -60,15 +56,15 @@ def a_header(kind: FrameKind, payload_bytes: int, details_bytes: int = 0) -> byt
     return struct.pack(">BHIIHI", kind, 0, 1, 0, details_bytes, payload_bytes)
 
 
-@given(st.lists(st.tuples(RECORDS, st.binary(min_size=1, max_size=50))), st.integers(1, 40))
-def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader, bytes]], cut: int) -> None:
+@given(st.lists(BATCHES), st.integers(1, 40))
+def test_however_frames_are_cut_the_same_are_read(sent: list[EncodedBatch], cut: int) -> None:
     data = b""
-    for number, (header, payload) in enumerate(sent, 1):
-        frame = Frame(FrameKind.RECORDS, memoryview(payload), number, header.record_count, header.pack())
+    for number, batch in enumerate(sent, 1):
+        payload = memoryview(batch.payload)
+        frame = Frame(FrameKind.RECORDS, payload, number, batch.record_count, packed_details(batch))
         data += frame.header(number) + frame.details + payload
     frames = received(data, cut)
-    read = [(unpacked_records(frame), bytes(frame.payload)) for frame in frames]
-    assert read == sent
+    assert [unpacked_batch(frame) for frame in frames] == sent
     assert [frame.lane for frame in frames] == list(range(1, len(sent) + 1))
     assert not any(frame.payload.readonly for frame in frames)
 
@@ -89,28 +85,21 @@ def test_a_frame_that_breaks_the_rules_is_refused_before_its_payload_is_read(dat
         received(data, 1)
 
 
-@given(st.dictionaries(st.integers(0, 2**16 - 1), TOTALS, max_size=5))
-def test_totals_are_read_as_they_were_packed(totals: dict[int, LaneTotals]) -> None:
-    assert unpacked_totals(memoryview(packed_totals(totals))) == totals
-
-
-@pytest.mark.parametrize("payload", [b"\x01", bytes(2), bytes(51)])
-def test_other_totals_are_refused(payload: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="END has"):
-        unpacked_totals(memoryview(payload))
+def details_of(key: str | None) -> bytes:
+    return packed_details(EncodedBatch(TopicPartition("orders", 0), b"x", 1, 0, key))
 
 
 @pytest.mark.parametrize(
     "details",
     [
-        RecordsHeader(TopicPartition("orders", 0), 1, 0, "key").pack()[:-1],
-        RecordsHeader(TopicPartition("orders", 0), 1, 0).pack() + b"x",
-        RecordsHeader(TopicPartition("orders", 0), 1, 0, "key").pack()[:-1] + b"\xff",
+        details_of("key")[:-1],
+        details_of(None) + b"x",
+        details_of("key")[:-1] + b"\xff",
     ],
 )
 def test_other_details_of_records_are_refused(details: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"details|UTF-8"):
-        unpacked_records(Frame(FrameKind.RECORDS, memoryview(b"x"), count=1, details=details))
+        unpacked_batch(Frame(FrameKind.RECORDS, memoryview(b"x"), count=1, details=details))
 
 
 def test_nothing_comes_before_hello_and_its_memory_is_not_allocated() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalStream, Released
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import (
@@ -26,11 +27,9 @@ from spark_2pc_sink.sink.stream.task_stream import (
     Frame,
     FrameKind,
     LaneTotals,
-    RecordsHeader,
     StreamAddress,
     TaskStream,
     packed_message,
-    packed_totals,
     unreachable,
 )
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
@@ -44,8 +43,7 @@ LIMITS = StreamLimits(bytes_max=4 * MIB, tasks_at_once=2, io_deadline_s=20, hell
 IMPATIENT = replace(LIMITS, io_deadline_s=1)
 ROW = Frame(FrameKind.ROWS, memoryview(b"x"), count=1)
 ROWS = Frame(FrameKind.ROWS, memoryview(bytes(1000)), count=1)
-TOTALS = memoryview(packed_totals({0: LaneTotals(row_bytes=1, rows=1)}))
-ORDERS = RecordsHeader(TopicPartition("orders", 3), 2, 7)
+ORDERS = EncodedBatch(TopicPartition("orders", 3), b"", 2, 7, None)
 
 
 class Consumers:
@@ -106,7 +104,7 @@ def send_whole(address: StreamAddress, task: int, payload: bytes, frames: int = 
     with TaskStream(address, task, 10 + task) as stream:
         for number in range(frames):
             stream.rows(0, number.to_bytes(2, "big") + payload, 1)
-            stream.records(1, ORDERS, number.to_bytes(2, "big") + payload)
+            stream.records(1, replace(ORDERS, payload=number.to_bytes(2, "big") + payload))
         stream.finish()
         return stream.totals
 
@@ -327,7 +325,7 @@ def test_an_encrypted_stream_shows_nothing_on_the_wire() -> None:
     ("frames", "said"),
     [
         ([ROW.header(2) + b"x"], "received frame 2, expected frame 1"),
-        ([replace(ROW, kind=FrameKind.END, payload=TOTALS).header(1) + TOTALS], "it reports having sent"),
+        ([replace(ROW, kind=FrameKind.RECORDS).header(1) + b"x"], "a record batch has 0 bytes of details"),
     ],
 )
 def test_a_frame_that_breaks_the_rules_fails_the_attempt(

@@ -39,9 +39,6 @@ _PRODUCED: Final = struct.Struct(">ihqqq")
 _ENDED: Final = struct.Struct(">ih")
 _ENDED_WITH_PAIR: Final = struct.Struct(">ihqh")
 _PAIR_IN_END_VERSION: Final = 5
-#: The tag of a partition whose leader has changed (KIP-951), from version 10 on.
-_CURRENT_LEADER: Final = 0
-_NO_LEADER: Final = -1
 #: The epoch of a producer that has none yet.
 NO_EPOCH: Final = -1
 
@@ -53,7 +50,7 @@ class ProducedPartition:
     ``base_offset`` is -1 with an error, and for a duplicate whose offset the broker no longer remembers.
     ``log_append_time_ms`` is -1 on a topic that keeps the producer's timestamps; for a detected duplicate it is the
     timestamp of the batch appended earlier, on any topic. ``record_errors`` has (index in the batch, message) for each
-    record that the broker refused. With error 6, ``leader_id`` is the new leader, if the broker said so.
+    record that the broker refused.
     """
 
     error_code: int
@@ -61,7 +58,6 @@ class ProducedPartition:
     log_append_time_ms: int
     error_message: str | None = None
     record_errors: tuple[tuple[int, str | None], ...] = ()
-    leader_id: int = -1
 
 
 class KafkaRequest(Protocol):
@@ -137,8 +133,7 @@ class FramedRequest:
         """Read a response with its header; ValueError, as connections expect, if it is not valid."""
         del header
         try:
-            _, position = _read_tags(answer, _CORRELATION_BYTES)
-            return self._read(answer, position)
+            return self._read(answer, _skip_tags(answer, _CORRELATION_BYTES))
         except (IndexError, struct.error) as error:
             raise ValueError(f"the answer to {self!r} is incomplete ({len(answer)} bytes)") from error
 
@@ -218,12 +213,11 @@ def _read_produced(data: bytes, position: int) -> dict[TopicPartition, ProducedP
             index, code, base_offset, append_time_ms, _ = _PRODUCED.unpack_from(data, position)
             errors, position = _read_record_errors(data, position + _PRODUCED.size)
             message, position = _read_text(data, position)
-            tags, position = _read_tags(data, position)
-            leader = _INDEX.unpack_from(tags[_CURRENT_LEADER])[0] if _CURRENT_LEADER in tags else _NO_LEADER
+            position = _skip_tags(data, position)
             found[TopicPartition(topic or "", index)] = ProducedPartition(
-                code, base_offset, append_time_ms, message, errors, leader
+                code, base_offset, append_time_ms, message, errors
             )
-        _, position = _read_tags(data, position)
+        position = _skip_tags(data, position)
     return found
 
 
@@ -233,7 +227,7 @@ def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, st
     for _ in range(count):
         (number,) = _INDEX.unpack_from(data, position)
         message, position = _read_text(data, position + _INDEX.size)
-        _, position = _read_tags(data, position)
+        position = _skip_tags(data, position)
         errors.append((number, message))
     return tuple(errors), position
 
@@ -270,22 +264,21 @@ def _read_text(data: bytes, position: int) -> tuple[str | None, int]:
     length, position = _read_length(data, position)
     if length < 0:
         return None, position
-    stop = position + length
-    return _whole(data, position, stop).decode(), stop
+    text, position = _read_bytes(data, position, length)
+    return text.decode(), position
 
 
-def _read_tags(data: bytes, position: int) -> tuple[dict[int, bytes], int]:
+def _skip_tags(data: bytes, position: int) -> int:
     count, position = _read_number(data, position)
-    tags = {}
     for _ in range(count):
-        tag, position = _read_number(data, position)
+        _tag, position = _read_number(data, position)
         length, position = _read_number(data, position)
-        tags[tag] = _whole(data, position, position + length)
-        position += length
-    return tags, position
+        _, position = _read_bytes(data, position, length)
+    return position
 
 
-def _whole(data: bytes, start: int, stop: int) -> bytes:
+def _read_bytes(data: bytes, position: int, length: int) -> tuple[bytes, int]:
+    stop = position + length
     if stop > len(data):
         raise IndexError
-    return data[start:stop]
+    return data[position:stop], stop

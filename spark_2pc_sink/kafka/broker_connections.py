@@ -23,8 +23,7 @@ from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import client_context
 from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire import api_versions
-from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
+from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply, choose_version
 from spark_2pc_sink.wire.framed_request import KafkaRequest, RequestTemplate
 from spark_2pc_sink.wire.responses import KafkaResponse
 
@@ -75,8 +74,6 @@ class BrokerConnections:
             self._addresses[f"bootstrap-{number}"] = host.removeprefix("[").removesuffix("]"), int(port)
         self._failures: dict[NodeId, _FailedConnections] = {}
         self._versions: dict[NodeId, ApiVersionsReply] = {}
-        #: The versions chosen from these, by broker, API and bound.
-        self._chosen: dict[tuple[NodeId, Api, int | None], int] = {}
         #: Brokers that did not answer the last request, or were unreachable.
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
@@ -153,8 +150,11 @@ class BrokerConnections:
 
     def _built(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> KafkaRequest:
         if request.api is Api.API_VERSIONS:
-            return request.at(API_VERSIONS_VERSION)
-        return request.at(self.version(node_id, request.api, deadline, at_most=request.version_max))
+            return request.build(API_VERSIONS_VERSION)
+        offered = self.api_versions(node_id, deadline)
+        return request.build(
+            choose_version(offered, request.api, at_least=request.version_min, at_most=request.version_max)
+        )
 
     def _send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
         connection = self._connection(node_id)
@@ -268,23 +268,11 @@ class BrokerConnections:
     def knows_versions(self, node_id: NodeId) -> bool:
         return node_id in self._versions
 
-    def version(self, node_id: NodeId, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
-        """The newest version of ``api`` supported by both this broker and this package.
-
-        Raises:
-            KafkaError: there is none (code 35).
-        """
-        offered, wanted = self.api_versions(node_id, deadline), (node_id, api, at_most)
-        if wanted not in self._chosen:
-            self._chosen[wanted] = api_versions.choose_version(offered, api, at_most=at_most)
-        return self._chosen[wanted]
-
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
         if response.error_code != Code.NONE:
             raise kafka_error("ApiVersions", response.error_code)
-        self._chosen.clear()  # the broker may be another release now
         found = self._versions[node_id] = ApiVersionsReply.read(response)
         return found
 

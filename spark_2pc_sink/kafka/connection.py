@@ -236,7 +236,7 @@ class Connection:
         yield from self._connecting()
         yield from self._negotiating_tls()
         self._established, self._wake_s = True, self._due_s
-        versions = yield from self._exchange(API_VERSIONS.at(API_VERSIONS_VERSION))
+        versions = yield from self._exchange(API_VERSIONS.build(API_VERSIONS_VERSION))
         if versions.error_code != Code.NONE:
             raise kafka_error("ApiVersions", versions.error_code)
         if self._login:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import SUPPORTED, VERSIONS, Api
+from spark_2pc_sink.wire.api_versions import ANY_VERSION, Api
 from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, read_unsigned
 
 #: A part of a request: any object that exposes its bytes without a copy.
@@ -77,23 +77,14 @@ class KafkaRequest(Protocol):
 class RequestTemplate(NamedTuple):
     """A request before its version is chosen, which depends on the broker that it is sent to.
 
-    ``version_max`` is the newest one that may be chosen; None for any.
+    ``build`` makes the request at one version; each sending needs a new one. ``version_min`` and ``version_max`` are
+    bounds for this request within those of `spark_2pc_sink.wire.api_versions.VERSIONS`.
     """
 
     api: Api
     build: Callable[[int], KafkaRequest]
-    version_max: int | None = None
-
-    def at(self, version: int) -> KafkaRequest:
-        """The request at one of `VERSIONS`; each sending needs a new one."""
-        if (self.api, version) not in SUPPORTED:
-            spoken = VERSIONS[self.api]
-            raise LocalProtocolError(
-                operation=f"build a {self.api.name} request",
-                state=f"version {version}",
-                rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
-            )
-        return self.build(version)
+    version_min: int = 0
+    version_max: int = ANY_VERSION
 
 
 class FramedRequest:
@@ -143,7 +134,7 @@ def produce_request(
     batches: Mapping[TopicPartition, RecordBytes],
     *,
     timeout_ms: int,
-    version_max: int | None = None,
+    version_max: int = ANY_VERSION,
 ) -> RequestTemplate:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
@@ -162,7 +153,9 @@ def produce_request(
         body.append(_NO_TAGS)
     body.append(_NO_TAGS)
     return RequestTemplate(
-        Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced), version_max
+        Api.PRODUCE,
+        lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced),
+        version_max=version_max,
     )
 
 

@@ -23,11 +23,11 @@ LONG_TEXT = "é" * 100
 
 
 def produce(version: int = 12) -> Any:
-    return produce_request("tid", {ORDERS_0: b"zero"}, timeout_ms=5).at(version)
+    return produce_request("tid", {ORDERS_0: b"zero"}, timeout_ms=5).build(version)
 
 
 def end(version: int = 5) -> Any:
-    return end_txn_request("tid", PRODUCER, commit=True).at(version)
+    return end_txn_request("tid", PRODUCER, commit=True).build(version)
 
 
 def as_broker_sees_it(kind: Any, request: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def answer_to(request: Any, response: Any) -> Any:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind: Any) -> None:
     batches = {ORDERS_3: kind(b"three"), AUDIT_1: kind(b"one"), ORDERS_0: kind(b"zero")}
-    seen = as_broker_sees_it(ProduceRequest, produce_request("tid", batches, timeout_ms=5).at(version))
+    seen = as_broker_sees_it(ProduceRequest, produce_request("tid", batches, timeout_ms=5).build(version))
     assert (seen["transactional_id"], seen["acks"], seen["timeout_ms"]) == ("tid", -1, 5)
     assert seen["topic_data"] == [
         {"name": "orders", "partition_data": [{"index": 3, "records": b"three"}, {"index": 0, "records": b"zero"}]},
@@ -65,7 +65,7 @@ def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind
 
 def test_lengths_of_more_than_one_byte() -> None:
     batches = {TopicPartition(LONG_TEXT, number): b"v" * 20_000 for number in range(300)}
-    seen = as_broker_sees_it(ProduceRequest, produce_request(LONG_TEXT, batches, timeout_ms=5).at(12))
+    seen = as_broker_sees_it(ProduceRequest, produce_request(LONG_TEXT, batches, timeout_ms=5).build(12))
     (topic,) = seen["topic_data"]
     assert (seen["transactional_id"], topic["name"]) == (LONG_TEXT, LONG_TEXT)
     assert [(part["index"], part["records"]) for part in topic["partition_data"]] == [
@@ -77,7 +77,7 @@ def test_lengths_of_more_than_one_byte() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("producer", [PRODUCER, ProducerIdAndEpoch(PRODUCER_ID_MAX, EPOCH_LIMIT)], ids=str)
 def test_end_txn(version: int, commit: bool, producer: ProducerIdAndEpoch) -> None:
-    request = end_txn_request("tid", producer, commit=commit).at(version)
+    request = end_txn_request("tid", producer, commit=commit).build(version)
     assert as_broker_sees_it(EndTxnRequest, request) == {
         "transactional_id": "tid",
         "producer_id": producer.producer_id,

@@ -9,10 +9,11 @@ from typing import Final, TypeAlias
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.produce_session import PlacedBatch
+from spark_2pc_sink.kafka.record_encoder import partition_for_key
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, format_digest
-from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, partition_for_key, record_content
+from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, record_content
 
 #: Types of a record's key and value.
 Content: TypeAlias = bytes | str | None

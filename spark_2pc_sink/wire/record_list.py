@@ -1,7 +1,6 @@
 """A few records as a record batch, one by one: for a handful, NumPy and Arrow calls cost more than the bytes.
 
-The bytes, the digest and the partition of a key are those that `record_batch` and
-`spark_2pc_sink.kafka.record_encoder` give for the same records; a test compares them.
+The bytes and the digest are those that `record_batch` gives for the same records; a test compares them.
 """
 
 from __future__ import annotations
@@ -27,13 +26,6 @@ _ABSENT: Final = encode_varint(-1)
 _NO_HEADERS: Final = encode_varint(0)
 #: Attributes and timestamp delta.
 _ZEROS: Final = b"\x00\x00"
-
-# The constants of org.apache.kafka.common.utils.Utils.murmur2.
-_SEED: Final = 0x9747B28C
-_M: Final = 0x5BD1E995
-_R: Final = 24
-_MASK: Final = 0xFFFFFFFF
-_WORD_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -86,24 +78,6 @@ def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[byt
         part.append(content)
         size += record_bytes
     yield part
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition chosen by Java's default partitioner, see `spark_2pc_sink.kafka.record_encoder`."""
-    return (_murmur2(key) & 0x7FFFFFFF) % partition_count
-
-
-def _murmur2(key: bytes) -> int:
-    hashed = _SEED ^ len(key)
-    whole = len(key) - len(key) % _WORD_BYTES
-    for start in range(0, whole, _WORD_BYTES):
-        word = int.from_bytes(key[start : start + _WORD_BYTES], "little") * _M & _MASK
-        word = (word ^ word >> _R) * _M & _MASK
-        hashed = hashed * _M & _MASK ^ word
-    if whole < len(key):
-        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
-    hashed = (hashed ^ hashed >> 13) * _M & _MASK
-    return hashed ^ hashed >> 15
 
 
 def _sized(content: bytes | None) -> bytes:

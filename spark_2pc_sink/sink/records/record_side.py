@@ -20,7 +20,7 @@ from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch, partition_for_key, records_bytes_max
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.records.record_forwarder import (
     Forwarded,
@@ -37,7 +37,6 @@ from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
-    partition_for_key,
     record_content,
 )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.kafka.record_encoder import partition_for_keys
+from spark_2pc_sink.kafka.record_encoder import partition_for_key, partition_for_keys
 from spark_2pc_sink.wire import record_batch
 from spark_2pc_sink.wire.arrow_layout import (
     EncodedRows,
@@ -41,7 +41,6 @@ from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
-    partition_for_key,
     record_content,
 )
 from spark_2pc_sink.wire.row_bytes import (

@@ -18,7 +18,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -35,11 +35,10 @@ from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRO
 from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT
+from spark_2pc_sink.wire.batch_format import Buffer, next_sequence
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
-from spark_2pc_sink.wire.record_batch import assign_producer
+from spark_2pc_sink.wire.framed_request import ProducedPartition, RequestTemplate, produce_request
+from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
 _DOUBLINGS_MAX: Final = 16
@@ -56,7 +55,7 @@ class Batch:
     """
 
     ordinal: int
-    payload: RecordBytes
+    payload: Buffer
     record_count: int
     row_key: str | None
     deadline_s: float
@@ -101,10 +100,10 @@ class PartitionQueue:
     def outstanding(self) -> int:
         return len(self._waiting) + len(self._in_flight) + len(self._returned)
 
-    def push(self, payload: RecordBytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
-        batch = Batch(self._count, payload, record_count, row_key, deadline_s)
+    def push(self, batch: PlacedBatch, payload: Buffer, *, deadline_s: float) -> None:
+        self._waiting.append(Batch(self._count, payload, batch.record_count, batch.row_key, deadline_s))
         self._count += 1
-        self._waiting.append(batch)
+        self.sequence = next_sequence(self.sequence, batch.record_count)
 
     def oldest(self) -> Batch | None:
         """The first pushed batch that is unacknowledged."""
@@ -170,10 +169,6 @@ _ADDING_VERSION: Final = 12
 REQUEST_BYTES: Final = 1024
 
 
-def produce_version_max(transaction_version: int) -> int:
-    return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
-
-
 @dataclass(frozen=True)
 class ProducedTransaction:
     """The Kafka transaction for which record batches are written.
@@ -186,6 +181,11 @@ class ProducedTransaction:
     transactional_id: str
     producer: ProducerIdAndEpoch
     version: int
+
+    def request(self, batches: Mapping[TopicPartition, Buffer], *, timeout_ms: int) -> RequestTemplate:
+        request = produce_request(self.transactional_id, batches, timeout_ms=timeout_ms)
+        adds = self.version >= EPOCH_BUMP_VERSION
+        return request if adds else request._replace(version_max=_ADDING_VERSION - 1)
 
 
 _Batches: TypeAlias = "list[tuple[PartitionQueue, Batch]]"
@@ -201,15 +201,9 @@ class _Request:
 
 
 class BatchSender:
-    def __init__(
-        self,
-        cluster: Cluster,
-        transaction: ProducedTransaction,
-        options: KafkaOptions,
-    ) -> None:
+    def __init__(self, cluster: Cluster, transaction: ProducedTransaction, options: KafkaOptions) -> None:
         self._cluster = cluster
-        self._transactional_id, self._producer = transaction.transactional_id, transaction.producer
-        self._version_max = produce_version_max(transaction.version)
+        self._transaction = transaction
         self._options = options
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self._finders: dict[TopicPartition, LeaderFinder] = {}
@@ -236,21 +230,13 @@ class BatchSender:
     def idle(self) -> bool:
         return not self._active
 
-    def push(
-        self, queue: PartitionQueue, batch: RecordBytes | ArrowBuffer, *, record_count: int, row_key: str | None
-    ) -> int:
-        """Assign an encoded batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
+    def push(self, queue: PartitionQueue, batch: PlacedBatch) -> int:
+        """Assign a batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
 
         It must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
         """
-        payload = assign_producer(batch, producer=self._producer, base_sequence=queue.sequence)
-        queue.sequence = (queue.sequence + record_count) % SEQUENCE_COUNT
-        queue.push(
-            payload,
-            record_count=record_count,
-            row_key=row_key,
-            deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000,
-        )
+        payload = assign_producer(batch.payload, producer=self._transaction.producer, base_sequence=queue.sequence)
+        queue.push(batch, payload, deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000)
         self.unacknowledged_bytes += len(payload)
         self._active[queue.partition] = queue
         return len(payload)
@@ -320,9 +306,7 @@ class BatchSender:
     def _send(self, node_id: int, batches: _Batches) -> bool:
         timeout_ms = self._options.request_timeout_ms
         payloads = {queue.partition: batch.payload for queue, batch in batches}
-        request = produce_request(
-            self._transactional_id, payloads, timeout_ms=timeout_ms, version_max=self._version_max
-        )
+        request = self._transaction.request(payloads, timeout_ms=timeout_ms)
         deadline = self._cluster.deadline(timeout_ms)
         try:
             sent = self._cluster.send(node_id, request, deadline)
@@ -368,7 +352,7 @@ class BatchSender:
     def _handle_answer(self, queue: PartitionQueue, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code
         if code == Code.NONE:
-            _check_ours(queue, batch, answer, self._producer)
+            _check_ours(queue, batch, answer, self._transaction.producer)
             queue.acknowledged(batch, answer.base_offset)
             self.unacknowledged_bytes -= len(batch.payload)
             if not queue.outstanding:
@@ -379,7 +363,7 @@ class BatchSender:
             concurrent = code == Code.CONCURRENT_TRANSACTIONS
             self._send_again(queue, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
         else:
-            raise produce_error(queue.partition, batch, answer, self._producer)
+            raise produce_error(queue.partition, batch, answer, self._transaction.producer)
 
     def _send_again(self, queue: PartitionQueue, batch: Batch, error: str, *, concurrent: bool = False) -> None:
         is_first = not queue.has_earlier(batch)

@@ -25,6 +25,7 @@ from spark_2pc_sink.wire.framed_request import ProducedPartition
 
 if TYPE_CHECKING:
     from spark_2pc_sink.kafka.batch_sender import Batch
+    from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 #: Answers to a commit with two possible causes. A commit that meets the coordinator's own abort gets INVALID_TXN_STATE
 #: up to Kafka 4.4.0, and PRODUCER_FENCED after it (KAFKA-20785) and below transaction.version 2.
@@ -109,7 +110,7 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
 
 
 def produce_error(
-    partition: TopicPartition, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch
+    partition: TopicPartition, batch: Batch | PlacedBatch, answer: ProducedPartition, producer: ProducerIdAndEpoch
 ) -> Exception:
     code = answer.error_code
     detail = f"{partition}, producer {producer}: {answer.error_message or 'the broker gave no reason'}"
@@ -139,7 +140,9 @@ def produce_error(
     return refused("batch.size", len(batch.payload), rule, remedy)
 
 
-def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPartition) -> RecordRefusedError | None:
+def _record_refused(
+    partition: TopicPartition, batch: Batch | PlacedBatch, answer: ProducedPartition
+) -> RecordRefusedError | None:
     """The error for records that the broker lists individually (KIP-467); None if it lists none."""
     named = [(index, text) for index, text in answer.record_errors if 0 <= index < batch.record_count]
     if not named:

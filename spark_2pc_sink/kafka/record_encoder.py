@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from spark_2pc_sink.errors import LocalProtocolError, RecordRefusedError, RecordTooLargeError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.arrow_layout import (
-    ArrowBuffer,
     ArrowColumn,
     BinaryLayout,
     EncodedRows,
@@ -30,12 +29,11 @@ from spark_2pc_sink.wire.arrow_layout import (
     as_binary,
     binary_layout,
 )
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES
-from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections, encode_unassigned_batch
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, Buffer
+from spark_2pc_sink.wire.record_batch import EncodedBatch, batch_digest, encode_sections, encode_unassigned_batch
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.wire.framed_request import RecordBytes
 
 
 _LACKS_KEY: Final = "the topic is compacted (cleanup.policy) and refuses records without a key"
@@ -366,22 +364,6 @@ _COMPRESSION_LOSS: Final = 1 / 64
 _COMPRESSION_LOSS_BYTES: Final = 512
 
 
-@dataclass(frozen=True)
-class EncodedBatch:
-    """One record batch without a producer id and a sequence number.
-
-    Args:
-        payload: the batch, from `encode_unassigned_batch`.
-        row_key: its only record's key, printable; None for several records.
-    """
-
-    partition: TopicPartition
-    payload: RecordBytes | ArrowBuffer
-    record_count: int
-    digest: int
-    row_key: str | None
-
-
 class RowBuffer:
     """Collects rows for one partition until they fill a record batch.
 
@@ -422,14 +404,13 @@ class RecordEncoder:
     """Collects rows by partition, and encodes them as soon as they fill a batch.
 
     Args:
-        limits: returns a topic's limits; called once for each topic.
+        limits: returns a topic's limits; called often.
     """
 
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         self._options = options
         self._timestamp_ms = timestamp_ms
         self._limits_of = limits
-        self._limits: dict[str, TopicLimits] = {}
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 
@@ -437,9 +418,7 @@ class RecordEncoder:
         """Add rows for one partition, in order; yields the batches that are now full."""
         if not len(rows):
             return
-        if partition.topic not in self._limits:
-            self._limits[partition.topic] = self._limits_of(partition.topic)
-        if self._limits[partition.topic].needs_keys:
+        if self._limits_of(partition.topic).needs_keys:
             _check_keys(partition, rows)
         buffer = self._buffer(partition)
         self._kept_bytes -= buffer.kept_bytes
@@ -472,7 +451,7 @@ class RecordEncoder:
         known = self._buffers.get(partition)
         if known is None:
             # batch.size, or less if the topic allows less.
-            option, allowed = self._options.batch_bytes_max, self._limits[partition.topic].message_bytes_max
+            option, allowed = self._options.batch_bytes_max, self._limits_of(partition.topic).message_bytes_max
             bytes_max = option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
             known = self._buffers[partition] = RowBuffer(bytes_max)
         return known
@@ -497,11 +476,11 @@ class RecordEncoder:
                 row_key = printable_key(None if keys is None else keys[0].as_py())
                 self._check_single(partition, row_key, payload, batch_rows.bytes_max)
             digest = batch_digest(partition.topic, section)
-            yield EncodedBatch(partition, payload, section.record_count, digest, row_key)
+            yield EncodedBatch(partition, payload, section.record_count, row_key, digest=digest)
 
-    def _check_single(self, partition: TopicPartition, row_key: str, payload: RecordBytes, record_bytes: int) -> None:
+    def _check_single(self, partition: TopicPartition, row_key: str, payload: Buffer, record_bytes: int) -> None:
         """Refuse a record that exceeds a limit, before anything is sent for it."""
-        limits = self._limits[partition.topic]
+        limits = self._limits_of(partition.topic)
         if limits.message_bytes_max is not None and len(payload) > limits.message_bytes_max:
             raise record_too_large(partition, row_key, len(payload), limits.bytes_limit)
         if record_bytes > self._options.max_request_bytes:

@@ -13,15 +13,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import ANY_VERSION, Api
-from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, read_unsigned
-
-#: A part of a request: any object that exposes its bytes without a copy.
-RecordBytes: TypeAlias = bytes | bytearray | memoryview
+from spark_2pc_sink.wire.batch_format import MORE_FOLLOW, VARINT_BYTES_MAX, Buffer, encode_unsigned, read_unsigned
 
 #: Message length, API key, version, correlation id, length of the client id.
 _HEAD: Final = struct.Struct(">ihhih")
@@ -90,7 +87,7 @@ class RequestTemplate(NamedTuple):
 class FramedRequest:
     """One request, to be sent once, on one connection; ``read`` reads the response body."""
 
-    def __init__(self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], Any]) -> None:
+    def __init__(self, api: Api, version: int, body: Iterable[Buffer], read: Callable[[bytes, int], Any]) -> None:
         self.API_KEY: int = api
         self.API_VERSION: int = version
         self._body = list(body)
@@ -131,20 +128,19 @@ class FramedRequest:
 
 def produce_request(
     transactional_id: str,
-    batches: Mapping[TopicPartition, RecordBytes],
+    batches: Mapping[TopicPartition, Buffer],
     *,
     timeout_ms: int,
-    version_max: int = ANY_VERSION,
 ) -> RequestTemplate:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
     Version 12 adds the partitions to the transaction implicitly, for 11 they were added earlier. The batches are copied
     once, into the frame.
     """
-    topics: dict[str, list[tuple[int, RecordBytes]]] = {}
+    topics: dict[str, list[tuple[int, Buffer]]] = {}
     for partition, records in batches.items():
         topics.setdefault(partition.topic, []).append((partition.partition, records))
-    body: list[RecordBytes] = [_text(transactional_id), _ACKS_AND_TIMEOUT.pack(_ALL_IN_SYNC_REPLICAS, timeout_ms)]
+    body: list[Buffer] = [_text(transactional_id), _ACKS_AND_TIMEOUT.pack(_ALL_IN_SYNC_REPLICAS, timeout_ms)]
     body.append(_length(topics))
     for name, of_topic in topics.items():
         body += (_text(name), _length(of_topic))
@@ -152,11 +148,7 @@ def produce_request(
             body += (_INDEX.pack(index), _length(records), records, _NO_TAGS)
         body.append(_NO_TAGS)
     body.append(_NO_TAGS)
-    return RequestTemplate(
-        Api.PRODUCE,
-        lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced),
-        version_max=version_max,
-    )
+    return RequestTemplate(Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced))
 
 
 def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> RequestTemplate:
@@ -226,13 +218,7 @@ def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, st
 
 
 def _length(counted: Sized) -> bytes:
-    """The compact length: a varint without zigzag."""
-    encoded, rest = bytearray(), len(counted) + 1
-    while rest > LOW_BITS:
-        encoded.append(rest & LOW_BITS | MORE_FOLLOW)
-        rest >>= BITS
-    encoded.append(rest)
-    return bytes(encoded)
+    return encode_unsigned(len(counted) + 1)
 
 
 def _text(text: str) -> bytes:

@@ -43,7 +43,7 @@ import pyarrow as pa
 import xxhash
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.arrow_layout import (
     INT32_BYTES_MAX,
     ZERO_BYTES,
@@ -69,6 +69,7 @@ from spark_2pc_sink.wire.batch_format import (
     NO_SEQUENCE,
     SEQUENCE_COUNT,
     TRANSACTIONAL_BIT,
+    Buffer,
 )
 
 #: The digest of no records at all.
@@ -270,6 +271,26 @@ _NO_PRODUCER_EPOCH: Final = -1
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
 _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """One record batch for a partition, without a producer id and a sequence number.
+
+    ``row_key`` is its only record's key, printable; None for several records.
+    """
+
+    partition: TopicPartition
+    payload: Buffer | ArrowBuffer
+    record_count: int
+    row_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedBatch(PlacedBatch):
+    """The same, with the digest of its records."""
+
+    digest: int
 
 
 def unassigned_header(payload_bytes: int, codec: Compression, record_count: int, timestamp_ms: int) -> bytes:

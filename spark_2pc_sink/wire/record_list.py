@@ -5,15 +5,15 @@ The bytes and the digest are those that `record_batch` gives for the same record
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import xxhash
 
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.batch_format import encode_varint
-from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, compress, unassigned_header
+from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, EncodedBatch, compress, unassigned_header
 
 #: A header's key and its value, which may be absent.
 HeaderList = Sequence[tuple[str, "bytes | None"]]
@@ -28,15 +28,6 @@ _NO_HEADERS: Final = encode_varint(0)
 _ZEROS: Final = b"\x00\x00"
 
 
-@dataclass(frozen=True)
-class ListedBatch:
-    """A record batch without a producer (`record_batch.assign_producer`), and its records' digest."""
-
-    payload: bytearray
-    record_count: int
-    digest: int
-
-
 def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) -> bytes:
     """A record's content, independent of its position: length-prefixed key, value and headers."""
     if not headers:
@@ -45,10 +36,29 @@ def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) 
     return b"".join((_sized(key), _sized(value), encode_varint(len(headers)), *listed))
 
 
+def encode_listed_batches(
+    contents: Mapping[TopicPartition, Sequence[bytes]],
+    *,
+    bytes_max: int,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None,
+) -> Iterator[EncodedBatch]:
+    """The batches of a transaction, each of at most ``bytes_max`` bytes of records, see `cut_contents`."""
+    for partition, of_partition in contents.items():
+        for part in cut_contents(of_partition, bytes_max):
+            yield encode_listed_batch(partition, part, timestamp_ms=timestamp_ms, compression=compression, level=level)
+
+
 def encode_listed_batch(
-    topic: str, contents: Sequence[bytes], *, timestamp_ms: int, compression: str, level: int | None = None
-) -> ListedBatch:
-    """One batch of a transaction, without a producer yet, from contents made by `record_content`, at least one.
+    partition: TopicPartition,
+    contents: Sequence[bytes],
+    *,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None = None,
+) -> EncodedBatch:
+    """One batch of a transaction from contents made by `record_content`, at least one.
 
     It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
     """
@@ -61,9 +71,9 @@ def encode_listed_batch(
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
     count = len(contents)
     header = unassigned_header(len(payload), codec, count, timestamp_ms)
-    seed = xxhash.xxh3_64_intdigest(topic.encode())
+    seed = xxhash.xxh3_64_intdigest(partition.topic.encode())
     digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % DIGEST_MODULUS
-    return ListedBatch(bytearray().join((header, payload)), count, digest)
+    return EncodedBatch(partition, bytearray().join((header, payload)), count, digest=digest)
 
 
 def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:

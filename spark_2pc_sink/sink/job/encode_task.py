@@ -36,11 +36,11 @@ from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, cont
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
     from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

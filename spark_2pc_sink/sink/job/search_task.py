@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.errors import RecordRefusedError
-    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
     from spark_2pc_sink.sink.stream.task_stream import TaskStream
+    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import topic_limits
 from spark_2pc_sink.kafka.produce_session import ProduceSession
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch, TopicLimits
+from spark_2pc_sink.kafka.record_encoder import TopicLimits
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, write_answer
 from spark_2pc_sink.sink.stream.attempt_input import Ended
 from spark_2pc_sink.sink.stream.background_task import BackgroundTask
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -176,7 +176,7 @@ class RecordForwarder:
             self._met.add(header.partition.topic)
             session.look_up(self._led_partitions(header.partition))
         session.append_encoded(
-            EncodedBatch(header.partition, frame.payload, header.record_count, header.digest, header.row_key)
+            EncodedBatch(header.partition, frame.payload, header.record_count, header.row_key, digest=header.digest)
         )
         self._source.done(taken)
 

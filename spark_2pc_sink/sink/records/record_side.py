@@ -20,7 +20,7 @@ from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch, partition_for_key, records_bytes_max
+from spark_2pc_sink.kafka.record_encoder import partition_for_key, records_bytes_max
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.records.record_forwarder import (
     Forwarded,
@@ -32,13 +32,8 @@ from spark_2pc_sink.sink.records.record_forwarder import (
 )
 from spark_2pc_sink.sink.records.topics import TopicFacts
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import combine_digests
-from spark_2pc_sink.wire.record_list import (
-    RECORD_BYTES,
-    cut_contents,
-    encode_listed_batch,
-    record_content,
-)
+from spark_2pc_sink.wire.record_batch import EncodedBatch, combine_digests
+from spark_2pc_sink.wire.record_list import RECORD_BYTES, encode_listed_batches, record_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -201,17 +196,14 @@ class DeadLetterTopic:
         """Encode the dead letters of a batch."""
         if self.name is None or not bad_rows:
             return DeadLetterRecords()
-        kafka, batches = self._options.kafka, []
-        for partition, contents in self._contents(self.name, bad_rows, batch_id).items():
-            for part in cut_contents(contents, min(kafka.batch_bytes_max, self._bytes_max(self.name))):
-                made = encode_listed_batch(
-                    partition.topic,
-                    part,
-                    timestamp_ms=now_ms(),
-                    compression=kafka.compression,
-                    level=kafka.compression_level,
-                )
-                batches.append(EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None))
+        kafka = self._options.kafka
+        batches = encode_listed_batches(
+            self._contents(self.name, bad_rows, batch_id),
+            bytes_max=min(kafka.batch_bytes_max, self._bytes_max(self.name)),
+            timestamp_ms=now_ms(),
+            compression=kafka.compression,
+            level=kafka.compression_level,
+        )
         return DeadLetterRecords(batches=tuple(batches))
 
     def send(self, ticket: TransactionTicket, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:

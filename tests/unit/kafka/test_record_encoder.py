@@ -16,14 +16,12 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import (
     BatchListSender,
-    PlacedBatch,
     StickyPartitioner,
     join_batches,
     split_batches,
 )
 from spark_2pc_sink.kafka.record_encoder import (
     TOGETHER_BYTES_MAX,
-    EncodedBatch,
     EncodingOptions,
     RecordEncoder,
     RowBuffer,
@@ -35,7 +33,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import encode_sections
+from spark_2pc_sink.wire.record_batch import EncodedBatch, PlacedBatch, encode_sections
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
@@ -195,8 +193,7 @@ pytestmark = pytest.mark.usefixtures("begun")
 
 def batch(partition: TopicPartition, *values: str) -> PlacedBatch:
     contents = [record_content(None, value.encode(), ()) for value in values]
-    made = encode_listed_batch(partition.topic, contents, timestamp_ms=1, compression="none")
-    return PlacedBatch(partition, made.payload, made.record_count)
+    return encode_listed_batch(partition, contents, timestamp_ms=1, compression="none")
 
 
 def sequences_of(fake: FakeCluster) -> set[tuple[int, int, int]]:

@@ -54,6 +54,7 @@ from spark_2pc_sink.wire.row_bytes import (
 )
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
+from tests.unit.wire.test_messages import ORDERS_0
 
 #: Bytes by which a record may be smaller than it is taken for: an offset delta has 1 to 5, and with the longest of them
 #: a record's length may take one more.
@@ -227,7 +228,7 @@ def test_a_batch_is_that_of_the_columns(
     used = compression if section.buffer.size >= COMPRESSED_BYTES_MIN else "none"
     expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=used))
     contents = [record_content(*record) for record in records]
-    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression=compression)
+    batch = encode_listed_batch(ORDERS_0, contents, timestamp_ms=7, compression=compression)
     assert batch.payload == expected
     assert (batch.record_count, batch.digest) == (len(records), batch_digest("orders", section))
 
@@ -236,7 +237,7 @@ def test_a_batch_is_that_of_the_columns(
 def test_little_is_not_compressed(size: int, compressed: bool) -> None:
     """A record of 502 bytes takes 511 with what is around it."""
     contents = [record_content(None, bytes(size), ())]
-    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression="zstd")
+    batch = encode_listed_batch(ORDERS_0, contents, timestamp_ms=7, compression="zstd")
     attributes = read_header(batch.payload).attributes
     assert attributes == TRANSACTIONAL_BIT | (Compression.ZSTD if compressed else Compression.NONE).value
 

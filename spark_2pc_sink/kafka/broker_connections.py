@@ -9,8 +9,10 @@ import math
 import random
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from jdbc_state.sink_log import sink_log
@@ -47,6 +49,14 @@ class _FailedConnections:
     unreported: BaseException | None
     again_at_s: float
     reason: str = ""
+
+
+@contextmanager
+def _logging_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except NodeUnavailableError as error:
+        _log.info("%s; retrying", error)
 
 
 class BrokerConnections:
@@ -180,37 +190,34 @@ class BrokerConnections:
         """Send a request at once; the answer is awaited later.
 
         Returns:
-            The function that waits for the answer. None without a connection that can send now.
+            The function that waits for the answer. None if another request or a new connection is needed first.
 
         Raises:
             NodeUnavailableError: not sent; the broker may have received it anyway.
         """
-        if node_id not in self._connections or not self.ready(node_id):
+        if node_id not in self._versions or node_id not in self._connections or not self.ready(node_id):
             return None
         built = self._built(node_id, request, deadline)
         self._silent.add(node_id)
         sent = self._send(node_id, built)
         return lambda: self._answer(node_id, sent, deadline)
 
-    def request_at_once(
-        self, requests: Mapping[int, RequestTemplate], deadline: Deadline
-    ) -> dict[int, KafkaResponse] | None:
-        """Send one request each to several brokers at the same time.
+    def request_at_once(self, requests: Mapping[int, RequestTemplate], deadline: Deadline) -> dict[int, KafkaResponse]:
+        """Send one request each to several brokers, at the same time to those that are connected.
 
         Returns:
-            The answers; None if a connection is missing or busy, or a broker did not answer.
+            The answers; a broker without one is omitted.
         """
         later: dict[int, AnswerLater] = {}
-        try:
-            for node_id, request in requests.items():
+        found: dict[int, KafkaResponse] = {}
+        for node_id, request in requests.items():
+            with _logging_unavailable():
                 begun = self.begin(node_id, request, deadline)
-                if begun is None:
-                    return None
-                later[node_id] = begun
-            return {node_id: answer() for node_id, answer in later.items()}
-        except NodeUnavailableError as error:
-            _log.info("%s; retrying", error)
-            return None
+                later[node_id] = begun or partial(self.request, node_id, request, deadline)
+        for node_id, answer in later.items():
+            with _logging_unavailable():
+                found[node_id] = answer()
+        return found
 
     def most_promising_first(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
         """The same brokers, the most promising first: without a recent failure, and connected."""
@@ -264,9 +271,6 @@ class BrokerConnections:
         if known is None:
             known = self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
         return known
-
-    def knows_versions(self, node_id: NodeId) -> bool:
-        return node_id in self._versions
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

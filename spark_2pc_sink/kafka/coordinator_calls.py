@@ -81,13 +81,13 @@ class CoordinatorCalls:
 
         return self.at_coordinator(request.api.name, attempt, deadline)
 
-    def describe(self, deadline: Deadline) -> KafkaPart:
-        """The coordinator's description of the id, whatever its error code."""
-        return self.ask(
+    def describe(self, deadline: Deadline) -> TransactionDescription:
+        found = self.ask(
             messages.describe_transactions_request([self._transactional_id]),
             deadline,
             read=lambda response: responses.described(response, self._transactional_id),
         )
+        return description_of(found)
 
     def begin(self, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later. See `Cluster.begin`.
@@ -95,10 +95,8 @@ class CoordinatorCalls:
         None if another request or a new connection is needed first, or the request could not be sent.
         """
         node_id = self._cluster.coordinators.get(self._transactional_id)
-        if node_id is None or not self._cluster.knows_versions(node_id):
-            return None
         try:
-            return self._cluster.begin(node_id, request, deadline)
+            return None if node_id is None else self._cluster.begin(node_id, request, deadline)
         except NodeUnavailableError as error:
             _log.info("%s: %s; retrying", request.api.name, error)
             return None

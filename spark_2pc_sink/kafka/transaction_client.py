@@ -39,7 +39,6 @@ from spark_2pc_sink.kafka.coordinator_calls import (
     CoordinatorCalls,
     InitializedProducer,
     TransactionDescription,
-    description_of,
 )
 from spark_2pc_sink.kafka.error_policy import (
     BUSY_BACKOFF_MS,
@@ -223,7 +222,7 @@ class TransactionClient(LogReader):
         Raises:
             KafkaError: any refusal except "no such transactional id", which is a state.
         """
-        return description_of(self._calls.describe(self._deadline()))
+        return self._calls.describe(self._deadline())
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98)."""

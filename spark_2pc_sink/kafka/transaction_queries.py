@@ -17,7 +17,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls, description_of
+from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
@@ -216,7 +216,7 @@ class TransactionQueries:
     def details(self, transactional_id: str) -> TransactionDetails | None:
         """One transactional id, None if its coordinator does not know it."""
         deadline = self._cluster.deadline()
-        found = description_of(CoordinatorCalls(self._cluster, transactional_id).describe(deadline))
+        found = CoordinatorCalls(self._cluster, transactional_id).describe(deadline)
         if found.state == TransactionState.UNKNOWN:
             return None
         return TransactionDetails(
@@ -392,13 +392,14 @@ class TransactionQueries:
         def attempt() -> dict[TopicPartition, tuple[KafkaPart, ...]]:
             where = self._brokers_of([key for key in partitions if key not in found], broker_id, deadline)
             reason = "no leader is known"
-            for node_id in sorted({node for node in where.values() if node is not None}):
-                request = messages.describe_producers_request(key for key, node in where.items() if node == node_id)
-                try:
-                    answers = responses.by_partition(self._cluster.request(node_id, request, deadline))
-                except NodeUnavailableError:
-                    continue  # its partitions are retried at their new leaders
-                for partition, answer in answers.items():
+            requests = {
+                node_id: messages.describe_producers_request(key for key, node in where.items() if node == node_id)
+                for node_id in where.values()
+                if node_id is not None
+            }
+            # The partitions of a broker that does not answer are retried at their new leaders.
+            for node_id, response in self._cluster.request_at_once(requests, deadline).items():
+                for partition, answer in responses.by_partition(response).items():
                     if answer.error_code == Code.NONE:
                         found[partition] = tuple(answer.active_producers)
                     elif answer.error_code not in LEADER_MOVED:

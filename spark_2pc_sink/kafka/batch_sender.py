@@ -40,9 +40,6 @@ from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RequestTemplate, produce_request
 from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
 
-#: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
-_DOUBLINGS_MAX: Final = 16
-
 
 @dataclass(eq=False)
 class Batch:
@@ -93,7 +90,7 @@ class PartitionQueue:
     _waiting: list[Batch] = field(default_factory=list)
     _in_flight: list[Batch] = field(default_factory=list)
     _returned: list[Batch] = field(default_factory=list)
-    _failures_in_a_row: int = 0
+    _pause_s: float = 0.0
     _count: int = 0
 
     @property
@@ -129,7 +126,7 @@ class PartitionQueue:
 
     def acknowledged(self, batch: Batch, base_offset: int) -> None:
         self._in_flight.remove(batch)
-        self._failures_in_a_row = 0
+        self._pause_s = 0.0
         last = base_offset + batch.record_count - 1
         before = self.receipt or PartitionReceipt(0, base_offset, last)
         self.receipt = PartitionReceipt(
@@ -149,10 +146,9 @@ class PartitionQueue:
             self.last_error = error
 
     def back_off(self, now_s: float, *, first_s: float, max_s: float) -> None:
-        """Pause sending, longer after each failure in a row."""
-        pause_s = min(max_s, first_s * 2 ** min(self._failures_in_a_row, _DOUBLINGS_MAX))
-        self._failures_in_a_row += 1
-        self.resend_at_s = now_s + pause_s
+        """Pause sending, twice as long after each failure in a row."""
+        self._pause_s = min(max_s, max(first_s, self._pause_s * 2))
+        self.resend_at_s = now_s + self._pause_s
 
     def has_earlier(self, batch: Batch) -> bool:
         """True while an earlier batch than ``batch`` is unacknowledged: OUT_OF_ORDER is then about that one."""

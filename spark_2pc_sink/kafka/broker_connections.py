@@ -37,15 +37,14 @@ NodeId: TypeAlias = "int | str"
 #: Waits for the answer to a sent request, and raises `NodeUnavailableError` without one.
 AnswerLater: TypeAlias = "Callable[[], KafkaResponse]"
 #: The pause before reconnecting to a broker doubles with each failure in a row, with this much random variation.
-_DOUBLINGS_MAX: Final = 16
 _SPREAD: Final = (0.8, 1.2)
 
 
 @dataclass
 class _FailedConnections:
-    """A broker's failed connections in a row: the last failure, until it is reported; then its reason in errors."""
+    """The last of a broker's failed connections in a row, until it is reported; then its reason in errors."""
 
-    count: int
+    pause_ms: int
     unreported: BaseException | None
     again_at_s: float
     reason: str = ""
@@ -332,11 +331,11 @@ class BrokerConnections:
         _log.debug("connection to broker %s closed: %s", node_id, failure)
         if not connection.opened:
             before = self._failures.get(node_id)
-            count = 0 if before is None else before.count
-            doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count, _DOUBLINGS_MAX)
-            pause_s = min(doubled_ms, self.options.reconnect_backoff_max_ms) / 1000
+            pause_ms = self.options.reconnect_backoff_ms if before is None else before.pause_ms * 2
+            pause_ms = min(pause_ms, self.options.reconnect_backoff_max_ms)
             spread = random.uniform(*_SPREAD)  # noqa: S311 - not security-relevant
-            self._failures[node_id] = _FailedConnections(count + 1, failure, time.monotonic() + pause_s * spread)
+            again_at_s = time.monotonic() + pause_ms / 1000 * spread
+            self._failures[node_id] = _FailedConnections(pause_ms, failure, again_at_s)
 
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
         connection = self._connection(node_id)

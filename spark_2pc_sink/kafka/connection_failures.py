@@ -24,13 +24,12 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError
+from spark_2pc_sink.errors import ConfigurationError, KafkaError
 from spark_2pc_sink.kafka.connection import Connection, LoginRefusedError, SentRequest
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import TlsFailedError, protocol_refusal, tls_refusal
 from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Errors of a connection that a broker closes silently, when it is stopping or expects another protocol.
@@ -81,14 +80,15 @@ class ConnectionFailures:
             return None
         if error.code == Code.UNSUPPORTED_SASL_MECHANISM:
             detail = f"does not support sasl.mechanism={self._options.sasl_mechanism}. Use one of its "
-            return _login_error(error, f"the {where} {detail}sasl.enabled.mechanisms, or add this one there")
+            detail = f"the {where} {detail}sasl.enabled.mechanisms, or add this one there"
+            return kafka_error(error.api, error.code, detail)
         if error.code != Code.SASL_AUTHENTICATION_FAILED:
             return None
         if self._tokens is not None and self._tokens.refused():
             return NodeUnavailableError(f"{where} refused a token that it had accepted before: {error}")
         user = self._options.sasl_username or self._options.oauth_client_id
         who = f"{'its principal' if user is None else f'user {user!r}'} with {self._options.sasl_mechanism}"
-        return _login_error(error, f"the {where} refused the login of {who}: {error}")
+        return kafka_error(error.api, error.code, f"the {where} refused the login of {who}: {error}")
 
     def _protocol_refusal(
         self, where: str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
@@ -96,7 +96,7 @@ class ConnectionFailures:
         if isinstance(error, LoginRefusedError) and error.code == Code.ILLEGAL_SASL_STATE:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
             detail = f"does not accept logins on this port. Set security.protocol={without}, or use another port"
-            return _login_error(error, f"the {where} {detail}")
+            return kafka_error(error.api, error.code, f"the {where} {detail}")
         if address is None or not any(isinstance(each, _ENDED) for each in causes(error)):
             return None
         found, options = probe(address, self._options, tls), self._options
@@ -112,10 +112,6 @@ class ConnectionFailures:
         )
         detail = f"the {where} {detail} and the options of that mechanism"
         return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
-
-
-def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:
-    return AuthorizationError(api=error.api, code=error.code, name=describe_error(error.code).name, detail=detail)
 
 
 def _named(node_id: int | str, address: tuple[str, int] | None) -> str:

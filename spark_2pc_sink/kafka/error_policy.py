@@ -68,14 +68,16 @@ PRODUCE_RETRIED: Final = LEADER_MOVED | {
 #: KIP-360 for 45).
 _ABORTABLE: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_TXN_STATE, Code.TRANSACTION_ABORTABLE})
 _TOO_LARGE: Final = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
-_REFUSED: Final = frozenset(
+_NOT_ALLOWED: Final = frozenset(
     {
         Code.TOPIC_AUTHORIZATION_FAILED,
         Code.GROUP_AUTHORIZATION_FAILED,
         Code.CLUSTER_AUTHORIZATION_FAILED,
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        Code.SASL_AUTHENTICATION_FAILED,
     }
+)
+_LOGIN_REFUSED: Final = frozenset(
+    {Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE, Code.SASL_AUTHENTICATION_FAILED}
 )
 _ACL_REMEDY: Final = (
     "An ACL is missing: docs/permissions.md lists those of a sink, and `spark-2pc transactions --help` those of its "
@@ -98,10 +100,10 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
     """
     if code in FENCED:
         kind: type[KafkaError] = FencedError
-    elif code in _REFUSED:
+    elif code in _NOT_ALLOWED:
+        kind, detail = AuthorizationError, f"{detail}. {_ACL_REMEDY}"
+    elif code in _LOGIN_REFUSED:
         kind = AuthorizationError
-        if code != Code.SASL_AUTHENTICATION_FAILED:
-            detail = f"{detail}. {_ACL_REMEDY}"
     elif code == Code.UNKNOWN_TOPIC_OR_PARTITION:
         kind = UnknownTopicError
     else:

@@ -207,8 +207,6 @@ def format_digest(digest: int) -> str:
     return f"{digest:0{_HEX_DIGITS}x}"
 
 
-#: Means the library's own default level (``compression.gzip.level``, KIP-390).
-DEFAULT_LEVEL: Final = -1
 #: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer.
 _GZIP_WINDOW_BITS: Final = 15 + 16
 
@@ -239,7 +237,8 @@ def compress(records: ArrowBuffer, compression: Compression, level: int | None =
 
 
 def _compress_gzip(records: ArrowBuffer, level: int | None) -> bytes:
-    compressor = zlib.compressobj(DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+    # -1 is zlib's own default, as compression.gzip.level's (KIP-390).
+    compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
     return compressor.compress(memoryview(records)) + compressor.flush()
 
 

@@ -17,7 +17,6 @@ import select
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from kafka.protocol.sasl import SaslHandshakeRequest
@@ -99,19 +98,7 @@ class ConnectionFailures:
             return kafka_error(error.api, error.code, f"the {where} {detail}")
         if address is None or not any(isinstance(each, _ENDED) for each in causes(error)):
             return None
-        found, options = probe(address, self._options, tls), self._options
-        if found.without_tls:
-            return protocol_refusal(where, options, peer_has_tls=False)
-        if found.tls_failed is not None:
-            return tls_refusal(found.tls_failed, where, options)
-        if not found.mechanisms or options.security_protocol.startswith("SASL"):
-            return None
-        protocol = "SASL_SSL" if options.security_protocol == "SSL" else "SASL_PLAINTEXT"
-        detail = (
-            f"requires a login by {' or '.join(found.mechanisms)}. Set security.protocol={protocol}, sasl.mechanism"
-        )
-        detail = f"the {where} {detail} and the options of that mechanism"
-        return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
+        return _probe(where, address, self._options, tls)
 
 
 def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
@@ -125,39 +112,29 @@ def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
 # --- the probe -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ProbedListener:
-    """Result of a probe.
-
-    Attributes:
-        tls_failed: why TLS cannot be negotiated; None if it can, or if unknown.
-        without_tls: True if the listener answers without TLS, and the client uses it.
-        mechanisms: login mechanisms, if the listener requires a login.
-    """
-
-    tls_failed: TlsFailedError | None = None
-    without_tls: bool = False
-    mechanisms: tuple[str, ...] = ()
-
-
-def probe(address: tuple[str, int], options: KafkaOptions, tls: ssl.SSLContext | None) -> ProbedListener:
-    """Connect to a listener and find out its protocol; an empty `ProbedListener` if that is not possible."""
+def _probe(where: str, address: tuple[str, int], options: KafkaOptions, tls: ssl.SSLContext | None) -> Exception | None:
+    """Connect once more, and return the error if the listener has another protocol; None also if that is unknown."""
     end_s = time.monotonic() + TIMEOUT_S
     try:
         if tls is not None:
             _negotiate(address, tls)
     except ssl.SSLError as error:
-        if isinstance(error, _CLOSED):
-            without_tls = _answer(Connection(address, options, None, login=False), end_s) is not None
-            return ProbedListener(without_tls=without_tls)
-        return ProbedListener(tls_failed=TlsFailedError(error))
+        if not isinstance(error, _CLOSED):
+            return tls_refusal(TlsFailedError(error), where, options)
+        plain = _answer(Connection(address, options, None, login=False), end_s)
+        return None if plain is None else protocol_refusal(where, options, peer_has_tls=False)
     except OSError:
         # It is down or stopping, as the first attempt has found, which is the error to report.
-        return ProbedListener()
+        return None
+    if options.security_protocol.startswith("SASL"):
+        return None
     answer = _answer(Connection(address, options, tls, login=False), end_s)
     if answer is None or answer.error_code != Code.UNSUPPORTED_SASL_MECHANISM:
-        return ProbedListener()
-    return ProbedListener(mechanisms=tuple(answer.mechanisms))
+        return None
+    protocol = "SASL_SSL" if options.security_protocol == "SSL" else "SASL_PLAINTEXT"
+    detail = f"requires a login by {' or '.join(answer.mechanisms)}. Set security.protocol={protocol}, sasl.mechanism"
+    detail = f"the {where} {detail} and the options of that mechanism"
+    return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
 
 
 def _negotiate(address: tuple[str, int], tls: ssl.SSLContext) -> None:

@@ -26,7 +26,7 @@ from spark_2pc_sink.kafka.tls import client_context
 from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply, choose_version
-from spark_2pc_sink.wire.framed_request import KafkaRequest, RequestTemplate
+from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
@@ -157,7 +157,7 @@ class BrokerConnections:
         """
         return self._send(node_id, self._built(node_id, request, deadline))
 
-    def _built(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> KafkaRequest:
+    def _built(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> FramedRequest:
         if request.api is Api.API_VERSIONS:
             return request.build(API_VERSIONS_VERSION)
         offered = self.api_versions(node_id, deadline)
@@ -165,7 +165,7 @@ class BrokerConnections:
             choose_version(offered, request.api, at_least=request.version_min, at_most=request.version_max)
         )
 
-    def _send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
+    def _send(self, node_id: NodeId, request: FramedRequest) -> SentRequest:
         connection = self._connection(node_id)
         if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot accept a request now")

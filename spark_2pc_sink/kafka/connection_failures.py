@@ -19,16 +19,15 @@ import ssl
 import time
 from typing import Final
 
-from kafka.protocol.sasl import SaslHandshakeRequest
-
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, KafkaError
-from spark_2pc_sink.kafka.connection import Connection, LoginRefusedError, SentRequest
+from spark_2pc_sink.kafka.connection import SASL_VERSION, Connection, LoginRefusedError, SentRequest
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import TlsFailedError, protocol_refusal, tls_refusal
 from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Errors of a connection that a broker closes silently, when it is stopping or expects another protocol.
@@ -153,7 +152,7 @@ def _answer(connection: Connection, end_s: float) -> KafkaResponse | None:
     sent: SentRequest | None = None
     while connection.failure is None and time.monotonic() < end_s:
         if sent is None and connection.ready:
-            sent = connection.send(SaslHandshakeRequest(mechanism=_NO_MECHANISM, version=1))
+            sent = connection.send(messages.sasl_handshake_request(_NO_MECHANISM).build(SASL_VERSION))
         if sent is not None and sent.is_done:
             break
         poller = select.poll()

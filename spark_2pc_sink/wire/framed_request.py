@@ -1,8 +1,7 @@
 """Requests before their version is chosen; Produce and EndTxn, the two of every transaction, encoded and decoded here.
 
 A service sends them a thousand times a second, and kafka-python's objects for them, with their headers, take longer
-than the sockets do (benchmarks/tried.md). A `FramedRequest` provides the few methods that connections call on a
-request.
+than the sockets do (benchmarks/tried.md).
 
 Both are *flexible* in every version that this package supports (KIP-482): lengths are varints, one greater than the
 count, and each structure ends with its tags.
@@ -11,9 +10,10 @@ count, and each structure ends with its tags.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -57,80 +57,42 @@ class ProducedPartition:
     record_errors: tuple[tuple[int, str | None], ...] = ()
 
 
-class KafkaRequest(Protocol):
-    """A request with its API key and version: kafka-python's, or a `FramedRequest`."""
-
-    API_KEY: int
-    API_VERSION: int
-
-    @property
-    def header(self) -> Any: ...
-
-    def with_header(self, *, correlation_id: int, client_id: str) -> None: ...
-
-    def encode(self, *, framed: bool, header: bool) -> bytes: ...
-
-
 class RequestTemplate(NamedTuple):
     """A request before its version is chosen, which depends on the broker that it is sent to.
 
-    ``build`` makes the request at one version; each sending needs a new one. ``version_min`` and ``version_max`` are
-    bounds for this request within those of `spark_2pc_sink.wire.api_versions.VERSIONS`.
+    ``version_min`` and ``version_max`` are bounds for this request within those of
+    `spark_2pc_sink.wire.api_versions.VERSIONS`.
     """
 
     api: Api
-    build: Callable[[int], KafkaRequest]
+    build: Callable[[int], FramedRequest]
     version_min: int = 0
     version_max: int = ANY_VERSION
 
 
-class FramedRequest:
-    """One request, to be sent once, on one connection; ``read`` reads the response body."""
+class FramedRequest(NamedTuple):
+    """A request at one version.
 
-    def __init__(self, api: Api, version: int, body: Iterable[Buffer], read: Callable[[bytes, int], Any]) -> None:
-        self.API_KEY: int = api
-        self.API_VERSION: int = version
-        self._body = list(body)
-        self._read = read
-        self._client_id = b""
-        #: Matches the response to this request.
-        self.correlation_id: int = 0
+    ``read`` reads an answer with its header, and raises any error for an invalid one. ``flexible`` if the request's
+    header has tags (KIP-482).
+    """
 
-    def __repr__(self) -> str:
-        return f"{Api(self.API_KEY).name} version {self.API_VERSION}"
+    api: Api
+    version: int
+    body: Sequence[Buffer]
+    read: Callable[[bytes], Any]
+    flexible: bool = True
 
-    def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        self.correlation_id, self._client_id = correlation_id, client_id.encode()
-
-    def encode(self, **_: bool) -> bytes:
-        """The whole request, with header and length, as connections send it."""
-        client_id = self._client_id
-        length = _HEAD.size - _LENGTH_BYTES + len(client_id) + len(_NO_TAGS) + sum(map(len, self._body))
-        head = _HEAD.pack(length, self.API_KEY, self.API_VERSION, self.correlation_id, len(client_id))
-        return b"".join((head, client_id, _NO_TAGS, *self._body))
-
-    @property
-    def header(self) -> FramedRequest:
-        """Kept by the connection until the response arrives."""
-        return self
-
-    def get_response_class(self) -> FramedRequest:
-        return self
-
-    def decode(self, answer: bytes, *, header: bool) -> Any:
-        """Read a response with its header; ValueError, as connections expect, if it is not valid."""
-        del header
-        try:
-            return self._read(answer, _skip_tags(answer, _CORRELATION_BYTES))
-        except (IndexError, struct.error) as error:
-            raise ValueError(f"the answer to {self!r} is incomplete ({len(answer)} bytes)") from error
+    def encode(self, *, correlation_id: int, client_id: str) -> bytes:
+        """The whole request, with length and header. The answer has the same correlation id."""
+        client, tags = client_id.encode(), _NO_TAGS if self.flexible else b""
+        length = _HEAD.size - _LENGTH_BYTES + len(client) + len(tags) + sum(map(len, self.body))
+        head = _HEAD.pack(length, self.api, self.version, correlation_id, len(client))
+        return b"".join((head, client, tags, *self.body))
 
 
 def produce_request(
-    transactional_id: str,
-    batches: Mapping[TopicPartition, Buffer],
-    *,
-    timeout_ms: int,
+    transactional_id: str, batches: Mapping[TopicPartition, Buffer], *, timeout_ms: int
 ) -> RequestTemplate:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
@@ -157,10 +119,7 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
     def build(version: int) -> FramedRequest:
         layout = _ENDED_WITH_PAIR if version >= _PAIR_IN_END_VERSION else _ENDED
-        # After the throttle time.
-        return FramedRequest(
-            Api.END_TXN, version, body, lambda data, position: EndTxnResponse(*layout.unpack_from(data, position)[1:])
-        )
+        return FramedRequest(Api.END_TXN, version, body, partial(_read_ended, layout))
 
     return RequestTemplate(Api.END_TXN, build)
 
@@ -188,9 +147,14 @@ def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
         raise RemoteProtocolError(peer="the transaction coordinator", detail=str(error)) from error
 
 
-def _read_produced(data: bytes, position: int) -> dict[TopicPartition, ProducedPartition]:
+def _read_ended(layout: struct.Struct, data: bytes) -> EndTxnResponse:
+    _throttle_ms, *ended = layout.unpack_from(data, _skip_tags(data, _CORRELATION_BYTES))
+    return EndTxnResponse(*ended)
+
+
+def _read_produced(data: bytes) -> dict[TopicPartition, ProducedPartition]:
     found: dict[TopicPartition, ProducedPartition] = {}
-    topics, position = _read_length(data, position)
+    topics, position = _read_length(data, _skip_tags(data, _CORRELATION_BYTES))
     for _ in range(topics):
         topic, position = _read_text(data, position)
         partitions, position = _read_length(data, position)
@@ -259,5 +223,5 @@ def _skip_tags(data: bytes, position: int) -> int:
 def _read_bytes(data: bytes, position: int, length: int) -> tuple[bytes, int]:
     stop = position + length
     if stop > len(data):
-        raise IndexError
+        raise IndexError(f"{length} bytes at {position}, the answer has {len(data)}")
     return data[position:stop], stop

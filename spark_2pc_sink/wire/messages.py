@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import (
@@ -19,11 +20,12 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.framed_request import KafkaRequest, RequestTemplate
+from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate
 
 _Part = TypeVar("_Part")
 _NO_EPOCH: Final = -1
@@ -60,6 +62,14 @@ class ConfigResource(IntEnum):
 def api_versions_request(*, client_name: str, client_version: str) -> RequestTemplate:
     """Ask for APIs and features. ``client_name`` and ``client_version`` appear in the broker's metrics."""
     return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version=client_version)
+
+
+def sasl_handshake_request(mechanism: str) -> RequestTemplate:
+    return _request(SaslHandshakeRequest, mechanism=mechanism)
+
+
+def sasl_authenticate_request(data: bytes) -> RequestTemplate:
+    return _request(SaslAuthenticateRequest, auth_bytes=data)
 
 
 def metadata_request(topics: Iterable[str] | None, *, operations: bool = False) -> RequestTemplate:
@@ -227,20 +237,23 @@ def _request(kind: Any, **fields: Any) -> RequestTemplate:
     A value that its version does not carry is a LocalProtocolError. Encoding would drop it silently: without its flag
     InitProducerId aborts the transaction that it should keep, and without its filter a broker lists everything.
     """
+    api = Api(kind.API_KEY)
 
-    def build(version: int) -> KafkaRequest:
+    def build(version: int) -> FramedRequest:
         for name, value in fields.items():
             field = kind.fields[name]
             if not field.for_version_q(version) and value != field.default:
                 raise LocalProtocolError(
-                    operation=f"{Api(kind.API_KEY).name} with {name}",
+                    operation=f"{api.name} with {name}",
                     state=f"version {version} of the request",
                     rule=f"brokers read it from version {field.min_version} on ({_SOURCES[name]})",
                 )
-        request: KafkaRequest = kind(version=version, **fields)
-        return request
+        request = kind(version=version, **fields)
+        request.with_header()
+        read = partial(request.header.get_response_class().decode, header=True)
+        return FramedRequest(api, version, (request.encode(),), read, flexible=kind.flexible_version_q(version))
 
-    return RequestTemplate(Api(kind.API_KEY), build)
+    return RequestTemplate(api, build)
 
 
 def _by_topic(parts: Iterable[tuple[TopicPartition, _Part]]) -> dict[str, list[_Part]]:

@@ -12,6 +12,7 @@ from kafka.protocol.producer import InitProducerIdResponse
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.reference.protocol.codec import REQUESTS as SCHEMAS
 from spark_2pc_sink.wire import api_versions, messages, responses
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
 from spark_2pc_sink.wire.framed_request import RequestTemplate, end_txn_request, produce_request
@@ -27,11 +28,11 @@ def versions(api: Api) -> list[int]:
 
 
 def as_broker_sees_it(request: Any) -> dict[str, Any]:
-    request.with_header(correlation_id=7, client_id="test")
-    data = bytes(request.encode(header=True, framed=True))
-    seen = type(request).decode(data, version=request.API_VERSION, header=True, framed=True)
-    assert seen.header.request_api_key == request.API_KEY
-    assert seen.header.request_api_version == request.API_VERSION
+    data = request.encode(correlation_id=7, client_id="tést")
+    seen = SCHEMAS[request.api].decode(data, version=request.version, header=True, framed=True)
+    head = seen.header
+    assert (head.request_api_key, head.request_api_version) == (request.api, request.version)
+    assert (head.correlation_id, head.client_id) == (7, "tést")
     fields: dict[str, Any] = seen.to_dict(json=False)
     return fields
 
@@ -181,7 +182,7 @@ ALL: dict[Api, RequestTemplate] = {
 def test_every_api_is_built_at_its_versions(api: Api) -> None:
     for version in versions(api):
         built = ALL[api].build(version)
-        assert (api, version) == (built.API_KEY, built.API_VERSION)
+        assert (api, version) == (built.api, built.version)
 
 
 # --- the choice of a version ------------------------------------------------------------------------------------

@@ -262,14 +262,12 @@ class BrokerConnections:
 
     def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
         """This broker's offered versions, known from its connection; requested again after `forget_features`."""
-        connection = self._connections.get(node_id)
-        if node_id not in self._versions and (connection is None or not connection.open):
+        if node_id not in self._versions:
             self._silent.add(node_id)
-            self._connect(node_id, deadline)
-        known = self._versions.get(node_id)
-        if known is None:
-            known = self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
-        return known
+            self._connect(node_id, deadline)  # a new connection requests them
+        if node_id not in self._versions:
+            self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
+        return self._versions[node_id]
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class Connection:
     def _opening(self) -> _Steps:
         yield from self._connecting()
         yield from self._negotiating_tls()
-        self._established, self._wake_s = True, self._due_s
+        self._established = True
         versions = yield from self._exchange(API_VERSIONS.build(API_VERSIONS_VERSION))
         if versions.error_code != Code.NONE:
             raise kafka_error("ApiVersions", versions.error_code)
@@ -262,6 +262,7 @@ class Connection:
                 elif monotonic() >= self._wake_s:
                     code = errno.ETIMEDOUT
             if code == 0:
+                self._wake_s = self._due_s
                 return
             sock.close()
             failed = f"{errno.errorcode.get(code, code)} at {':'.join(map(str, at[:2]))}"
@@ -270,7 +271,6 @@ class Connection:
     def _negotiating_tls(self) -> _Steps:
         if self._tls is None or self._socket is None:
             return
-        self._wake_s = self._due_s
         self._socket = sock = self._tls.wrap_socket(
             self._socket, server_hostname=self.address[0], do_handshake_on_connect=False
         )

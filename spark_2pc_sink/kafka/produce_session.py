@@ -114,8 +114,6 @@ class ProduceSession:
         The first error of a session is raised again by every later call.
         """
         with self._failing():
-            if not len(rows):
-                return
             self._look_up([partition])
             for batch in self._encoder.append(partition, rows):
                 self._send(batch)

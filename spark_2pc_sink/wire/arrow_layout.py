@@ -461,10 +461,8 @@ class EncodedRows:
             start, begin = stop, int(ends[stop - 1]) if stop else 0
         return parts
 
-    def header_parts(self) -> list[ArrowColumn]:
-        if self.headers is None:
-            return [pa.scalar(_NO_HEADERS, pa.binary())]
-        return self.headers.parts()
+    def header_parts(self) -> Sequence[ArrowColumn | bytes]:
+        return [_NO_HEADERS] if self.headers is None else self.headers.parts()
 
 
 def _is_pair(kind: Any) -> bool:

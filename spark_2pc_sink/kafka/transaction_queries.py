@@ -394,8 +394,7 @@ class TransactionQueries:
             reason = "no leader is known"
             requests = {
                 node_id: messages.describe_producers_request(key for key, node in where.items() if node == node_id)
-                for node_id in where.values()
-                if node_id is not None
+                for node_id in {node for node in where.values() if node is not None}
             }
             # The partitions of a broker that does not answer are retried at their new leaders.
             for node_id, response in self._cluster.request_at_once(requests, deadline).items():
@@ -421,7 +420,7 @@ class TransactionQueries:
         """The broker for each existing partition, None while it has no leader; others are omitted."""
         wanted = set(partitions)
         found: dict[TopicPartition, int | None] = {}
-        for topic in self._topics(sorted({partition.topic for partition in wanted}), deadline):
+        for topic in self._cluster.refresh({partition.topic for partition in wanted}, deadline).topics:
             if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
             for part in topic.partitions:
@@ -429,8 +428,6 @@ class TransactionQueries:
                 if key in wanted and (broker_id is None or broker_id in part.replica_nodes):
                     leader_id = part.leader_id if part.leader_id >= 0 else None
                     found[key] = leader_id if broker_id is None else broker_id
-        if not {node_id for node_id in found.values() if node_id is not None} <= {*self._cluster.node_ids(deadline)}:
-            self._cluster.refresh((), deadline)
         return found
 
 

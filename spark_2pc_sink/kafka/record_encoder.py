@@ -246,19 +246,8 @@ class RecordColumns:
     headers: ArrowColumn | None
 
 
-@dataclass(frozen=True)
-class PartitionRows:
-    """Rows of one partition, in their original order.
-
-    Attributes:
-        taken: indices in the batch of one topic's rows, partition by partition; None for all rows in order.
-        start: index of these rows' first entry in ``taken``.
-    """
-
-    partition: TopicPartition
-    rows: EncodedRows
-    taken: ArrowColumn | None
-    start: int
+#: A partition and its rows, in their original order.
+PartitionRows: TypeAlias = tuple[TopicPartition, EncodedRows]
 
 
 class ArrowPartitioner(ABC):
@@ -276,7 +265,7 @@ class ArrowPartitioner(ABC):
             taken = chosen if order is None else pa.array(order) if chosen is None else chosen.take(pa.array(order))
             rows = EncodedRows.of(_take(columns.key, taken), _take(columns.value, taken), _take(columns.headers, taken))
             for partition, start, stop in runs:
-                yield PartitionRows(TopicPartition(topic, partition), rows.slice(start, stop), taken, start)
+                yield TopicPartition(topic, partition), rows.slice(start, stop)
 
     @abstractmethod
     def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:

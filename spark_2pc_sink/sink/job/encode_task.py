@@ -412,8 +412,8 @@ class _LaneEncoder:
         if len(waiting) > 1:
             waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
         for rows in waiting:
-            for part in self._partitioner.split_batch(rows):
-                self._send(self._records.append(part.partition, part.rows))
+            for partition, of_partition in self._partitioner.split_batch(rows):
+                self._send(self._records.append(partition, of_partition))
 
     def _send(self, batches: Iterable[EncodedBatch]) -> None:
         for batch in batches:

@@ -104,8 +104,8 @@ class _SearchTask:
     def _make_records(self, rows: pa.RecordBatch) -> None:
         tasks = self._plan.tasks
         encoder = RecordEncoder(tasks.encoding, timestamp_ms=tasks.timestamp_ms, limits=self._topics.limits_of)
-        for part in self._partitioner.split_batch(rows):
-            self._check_made(encoder.append(part.partition, part.rows))
+        for partition, of_partition in self._partitioner.split_batch(rows):
+            self._check_made(encoder.append(partition, of_partition))
         self._check_made(encoder.finish())
 
     def _check_made(self, batches: Iterable[EncodedBatch]) -> None:

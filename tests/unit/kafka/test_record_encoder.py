@@ -110,7 +110,7 @@ def test_columns_of_another_layout_begin_a_new_batch() -> None:
 
 
 def split_up(partitioner: StickyPartitioner, table: Any) -> dict[str, list[str]]:
-    return {str(item.partition): texts(item.rows) for item in partitioner.split_call(partitioner.columns(table))}
+    return {str(partition): texts(rows) for partition, rows in partitioner.split_call(partitioner.columns(table))}
 
 
 def texts(rows: EncodedRows) -> list[str]:

@@ -9,8 +9,7 @@ import math
 import random
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -48,14 +47,6 @@ class _FailedConnections:
     unreported: BaseException | None
     again_at_s: float
     reason: str = ""
-
-
-@contextmanager
-def _logging_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except NodeUnavailableError as error:
-        _log.info("%s; retrying", error)
 
 
 class BrokerConnections:
@@ -189,16 +180,19 @@ class BrokerConnections:
         """Send a request at once; the answer is awaited later.
 
         Returns:
-            The function that waits for the answer. None if another request or a new connection is needed first.
-
-        Raises:
-            NodeUnavailableError: not sent; the broker may have received it anyway.
+            The function that waits for the answer. None if another request or a new connection is needed first, or if
+            sending failed; the broker may have received it anyway.
         """
-        if node_id not in self._versions or node_id not in self._connections or not self.ready(node_id):
+        if node_id not in self._versions or node_id not in self._connections:
             return None
-        built = self._built(node_id, request, deadline)
-        self._silent.add(node_id)
-        sent = self._send(node_id, built)
+        try:
+            if not self.ready(node_id):
+                return None
+            self._silent.add(node_id)
+            sent = self._send(node_id, self._built(node_id, request, deadline))
+        except NodeUnavailableError as error:
+            _log.info("%s: %s; retrying", request.api.name, error)
+            return None
         return lambda: self._answer(node_id, sent, deadline)
 
     def request_at_once(self, requests: Mapping[int, RequestTemplate], deadline: Deadline) -> dict[int, KafkaResponse]:
@@ -210,12 +204,13 @@ class BrokerConnections:
         later: dict[int, AnswerLater] = {}
         found: dict[int, KafkaResponse] = {}
         for node_id, request in requests.items():
-            with _logging_unavailable():
-                begun = self.begin(node_id, request, deadline)
-                later[node_id] = begun or partial(self.request, node_id, request, deadline)
+            begun = self.begin(node_id, request, deadline)
+            later[node_id] = begun or partial(self.request, node_id, request, deadline)
         for node_id, answer in later.items():
-            with _logging_unavailable():
+            try:
                 found[node_id] = answer()
+            except NodeUnavailableError as error:
+                _log.info("%s; retrying", error)
         return found
 
     def most_promising_first(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:

@@ -15,7 +15,6 @@ producer accepts any sequence number as its first, and would accept the second b
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -93,10 +92,6 @@ class PartitionQueue:
     _pause_s: float = 0.0
     _count: int = 0
 
-    @property
-    def outstanding(self) -> int:
-        return len(self._waiting) + len(self._in_flight) + len(self._returned)
-
     def push(self, batch: PlacedBatch, payload: Buffer, *, deadline_s: float) -> None:
         self._waiting.append(Batch(self._count, payload, batch.record_count, batch.row_key, deadline_s))
         self._count += 1
@@ -122,7 +117,7 @@ class PartitionQueue:
         """Note that ``batch``, just peeked, was handed to a connection."""
         self._waiting.pop(0)
         batch.sends += 1
-        bisect.insort(self._in_flight, batch, key=_ordinal)
+        self._in_flight.append(batch)
 
     def acknowledged(self, batch: Batch, base_offset: int) -> None:
         self._in_flight.remove(batch)
@@ -137,7 +132,7 @@ class PartitionQueue:
 
     def returned(self, batch: Batch) -> None:
         self._in_flight.remove(batch)
-        bisect.insort(self._returned, batch, key=_ordinal)
+        self._returned.append(batch)
 
     def note_error(self, error: str, now_s: float) -> None:
         """Record a failed attempt; one cut short by the deadline does not replace an earlier error."""
@@ -351,7 +346,7 @@ class BatchSender:
             _check_ours(queue, batch, answer, self._transaction.producer)
             queue.acknowledged(batch, answer.base_offset)
             self.unacknowledged_bytes -= len(batch.payload)
-            if not queue.outstanding:
+            if queue.oldest() is None:
                 del self._active[queue.partition]
         elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.has_earlier(batch)):
             if code in LEADER_MOVED:

@@ -286,10 +286,8 @@ class BatchSender:
         if node_id is None:
             self._postpone(queue, "the partition has no leader")
             return None
-        # A connection that logs in again (KIP-368) queues any number of requests, and sends none of them yet.
-        under_way = sum(request.node_id == node_id for request in self._requests)
         try:
-            return node_id if self._cluster.ready(node_id) and under_way < self._options.max_in_flight else None
+            return node_id if self._cluster.ready(node_id) else None
         except NodeUnavailableError as error:
             self._postpone(queue, str(error))
             return None

@@ -393,7 +393,7 @@ class RecordEncoder:
     """Collects rows by partition, and encodes them as soon as they fill a batch.
 
     Args:
-        limits: returns a topic's limits; called often.
+        limits: returns a topic's limits; called for each append.
     """
 
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:

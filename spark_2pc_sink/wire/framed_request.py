@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import ANY_VERSION, Api
 from spark_2pc_sink.wire.batch_format import MORE_FOLLOW, VARINT_BYTES_MAX, Buffer, encode_unsigned, read_unsigned
 
@@ -36,8 +36,6 @@ _PRODUCED: Final = struct.Struct(">ihqqq")
 _ENDED: Final = struct.Struct(">ih")
 _ENDED_WITH_PAIR: Final = struct.Struct(">ihqh")
 _PAIR_IN_END_VERSION: Final = 5
-#: The epoch of a producer that has none yet.
-NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ class EndTxnResponse(NamedTuple):
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_EPOCH
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
     @property
     def producer(self) -> ProducerIdAndEpoch | None:
@@ -139,7 +137,7 @@ class EndTxnResponse(NamedTuple):
 
 def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
     """The pair, or None if either half is -1: an error, nothing ongoing, or an id that is being created."""
-    if producer_id == NO_PRODUCER_ID or epoch == NO_EPOCH:
+    if producer_id == NO_PRODUCER_ID or epoch == NO_PRODUCER_EPOCH:
         return None
     try:
         return ProducerIdAndEpoch(producer_id, epoch)

@@ -23,12 +23,11 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdReq
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate
 
 _Part = TypeVar("_Part")
-_NO_EPOCH: Final = -1
 #: The first version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
 TWO_PHASE_COMMIT_VERSION: Final = 6
 _CONSUMER: Final = -1
@@ -104,7 +103,7 @@ def init_producer_id_request(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         producer_id=NO_PRODUCER_ID,
-        producer_epoch=_NO_EPOCH,
+        producer_epoch=NO_PRODUCER_EPOCH,
         enable2_pc=enable_two_phase_commit,
         keep_prepared_txn=keep_prepared,
     )

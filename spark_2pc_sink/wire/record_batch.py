@@ -43,7 +43,7 @@ import pyarrow as pa
 import xxhash
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.arrow_layout import (
     INT32_BYTES_MAX,
     ZERO_BYTES,
@@ -266,7 +266,6 @@ _COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]]
     ),
     Compression.ZSTD: lambda records, level: pa.Codec("zstd", compression_level=level).compress(records, asbytes=True),
 }
-_NO_PRODUCER_EPOCH: Final = -1
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
 _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
@@ -297,7 +296,7 @@ def unassigned_header(payload_bytes: int, codec: Compression, record_count: int,
     return HEADER.pack(
         *(0, HEADER_BYTES + payload_bytes - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0),
         *(codec.value | TRANSACTIONAL_BIT, record_count - 1, timestamp_ms, timestamp_ms),
-        *(NO_PRODUCER_ID, _NO_PRODUCER_EPOCH, NO_SEQUENCE, record_count),
+        *(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, record_count),
     )
 
 

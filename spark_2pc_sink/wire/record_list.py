@@ -15,8 +15,6 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.batch_format import encode_varint
 from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, EncodedBatch, compress, unassigned_header
 
-#: A header's key and its value, which may be absent.
-HeaderList = Sequence[tuple[str, "bytes | None"]]
 #: Smaller batches are not compressed. Initialising zstd takes longer than everything else done for a record, and saves
 #: less than the size of its transaction's headers and end markers.
 COMPRESSED_BYTES_MIN: Final = 512
@@ -28,7 +26,7 @@ _NO_HEADERS: Final = encode_varint(0)
 _ZEROS: Final = b"\x00\x00"
 
 
-def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) -> bytes:
+def record_content(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """A record's content, independent of its position: length-prefixed key, value and headers."""
     if not headers:
         return b"".join((_sized(key), _sized(value), _NO_HEADERS))

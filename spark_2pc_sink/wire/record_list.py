@@ -12,7 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.wire.batch_format import encode_varint
+from spark_2pc_sink.wire.batch_format import encode_records
 from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, EncodedBatch, compress, unassigned_header
 
 #: Smaller batches are not compressed. Initialising zstd takes longer than everything else done for a record, and saves
@@ -20,18 +20,6 @@ from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, Encode
 COMPRESSED_BYTES_MIN: Final = 512
 #: Bytes of a record besides its content: its length and offset delta (5 each), attributes and timestamp delta.
 RECORD_BYTES: Final = 12
-_ABSENT: Final = encode_varint(-1)
-_NO_HEADERS: Final = encode_varint(0)
-#: Attributes and timestamp delta.
-_ZEROS: Final = b"\x00\x00"
-
-
-def record_content(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """A record's content, independent of its position: length-prefixed key, value and headers."""
-    if not headers:
-        return b"".join((_sized(key), _sized(value), _NO_HEADERS))
-    listed = [part for name, content in headers for part in (_sized(name.encode()), _sized(content))]
-    return b"".join((_sized(key), _sized(value), encode_varint(len(headers)), *listed))
 
 
 def encode_listed_batches(
@@ -56,15 +44,11 @@ def encode_listed_batch(
     compression: str,
     level: int | None = None,
 ) -> EncodedBatch:
-    """One batch of a transaction from contents made by `record_content`, at least one.
+    """One batch of a transaction from contents made by `batch_format.record_content`, at least one.
 
     It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
     """
-    parts = []
-    for number, content in enumerate(contents):
-        body = _ZEROS + encode_varint(number) + content
-        parts += [encode_varint(len(body)), body]
-    section = b"".join(parts)
+    section = encode_records(contents)
     codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
     count = len(contents)
@@ -86,7 +70,3 @@ def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[byt
         part.append(content)
         size += record_bytes
     yield part
-
-
-def _sized(content: bytes | None) -> bytes:
-    return _ABSENT if content is None else encode_varint(len(content)) + content

@@ -26,7 +26,14 @@ from spark_2pc_sink.wire.arrow_layout import (
     binary_layout,
     encode_varint_rows,
 )
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, TRANSACTIONAL_BIT, read_header, read_unsigned, read_varint
+from spark_2pc_sink.wire.batch_format import (
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    read_header,
+    read_unsigned,
+    read_varint,
+    record_content,
+)
 from spark_2pc_sink.wire.batch_format import encode_varint as our_varint
 from spark_2pc_sink.wire.record_batch import (
     Compression,
@@ -41,7 +48,6 @@ from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
-    record_content,
 )
 from spark_2pc_sink.wire.row_bytes import (
     chosen_rows,
@@ -236,7 +242,7 @@ def test_a_batch_is_that_of_the_columns(
 @pytest.mark.parametrize(("size", "compressed"), [(502, False), (503, True)])
 def test_little_is_not_compressed(size: int, compressed: bool) -> None:
     """A record of 502 bytes takes 511 with what is around it."""
-    contents = [record_content(None, bytes(size), ())]
+    contents = [record_content(None, bytes(size))]
     batch = encode_listed_batch(ORDERS_0, contents, timestamp_ms=7, compression="zstd")
     attributes = read_header(batch.payload).attributes
     assert attributes == TRANSACTIONAL_BIT | (Compression.ZSTD if compressed else Compression.NONE).value

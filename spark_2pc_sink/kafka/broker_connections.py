@@ -25,7 +25,7 @@ from spark_2pc_sink.kafka.tls import client_context
 from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply, choose_version
-from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate
+from spark_2pc_sink.wire.framed_request import RequestTemplate
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
@@ -146,21 +146,14 @@ class BrokerConnections:
         Args:
             deadline: for the versions that the broker offers, if they are not known.
         """
-        return self._send(node_id, self._built(node_id, request, deadline))
-
-    def _built(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> FramedRequest:
-        if request.api is Api.API_VERSIONS:
-            return request.build(API_VERSIONS_VERSION)
-        offered = self.api_versions(node_id, deadline)
-        return request.build(
-            choose_version(offered, request.api, at_least=request.version_min, at_most=request.version_max)
-        )
-
-    def _send(self, node_id: NodeId, request: FramedRequest) -> SentRequest:
+        version = API_VERSIONS_VERSION
+        if request.api is not Api.API_VERSIONS:
+            bounds = {"at_least": request.version_min, "at_most": request.version_max}
+            version = choose_version(self.api_versions(node_id, deadline), request.api, **bounds)
         connection = self._connection(node_id)
         if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot accept a request now")
-        sent = connection.send(request)
+        sent = connection.send(request.build(version))
         self._note_state(node_id, connection)
         return sent
 
@@ -171,10 +164,9 @@ class BrokerConnections:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
             KafkaError: the broker supports no version of the request.
         """
-        built = self._built(node_id, request, deadline)
         self._silent.add(node_id)
         self._connect(node_id, deadline)
-        return self._answer(node_id, self._send(node_id, built), deadline)
+        return self._answer(node_id, self.send(node_id, request, deadline), deadline)
 
     def begin(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later.
@@ -189,7 +181,7 @@ class BrokerConnections:
             if not self.ready(node_id):
                 return None
             self._silent.add(node_id)
-            sent = self._send(node_id, self._built(node_id, request, deadline))
+            sent = self.send(node_id, request, deadline)
         except NodeUnavailableError as error:
             _log.info("%s: %s; retrying", request.api.name, error)
             return None

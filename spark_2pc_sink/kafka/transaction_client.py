@@ -59,7 +59,7 @@ from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
 
-#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own.
+#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own, and by its own tool.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"

@@ -178,13 +178,11 @@ class BrokerConnections:
         if node_id not in self._versions or node_id not in self._connections:
             return None
         try:
-            if not self.ready(node_id):
-                return None
-            self._silent.add(node_id)
             sent = self.send(node_id, request, deadline)
         except NodeUnavailableError as error:
             _log.info("%s: %s; retrying", request.api.name, error)
             return None
+        self._silent.add(node_id)
         return lambda: self._answer(node_id, sent, deadline)
 
     def request_at_once(self, requests: Mapping[int, RequestTemplate], deadline: Deadline) -> dict[int, KafkaResponse]:

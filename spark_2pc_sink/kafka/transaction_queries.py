@@ -337,7 +337,7 @@ class TransactionQueries:
         )
 
         def attempt() -> KafkaResponse:
-            reply = self._cluster.call(request, deadline, node_id=node_id)
+            reply = self._cluster.request(node_id, request, deadline)
             if reply.error_code in COORDINATOR_MOVED:
                 raise NodeUnavailableError(f"broker {node_id} answered {describe_error(reply.error_code)}")
             _check_listing(reply, wanted)

@@ -168,7 +168,7 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
     step_count = _steps(word_counts)
     # How many rows have more than 0, 1, 2, ... whole words.
     actives = len(order) - np.searchsorted(word_counts[::-1], np.arange(step_count), side="right")
-    hashed: _UInt32Array = _SEED ^ lengths.astype(np.uint32)
+    hashed: _UInt32Array = lengths.astype(np.uint32) ^ np.uint32(_SEED)
     for step, active in enumerate(actives.tolist()):
         word = _words(layout, starts[:active] + _WORD.size * step)
         word *= _M

@@ -63,7 +63,7 @@ def api_versions_request(*, client_name: str, client_version: str) -> RequestTem
     return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version=client_version)
 
 
-def sasl_handshake_request(mechanism: str) -> RequestTemplate:
+def sasl_handshake_request(mechanism: str | None) -> RequestTemplate:
     return _request(SaslHandshakeRequest, mechanism=mechanism)
 
 

@@ -34,7 +34,7 @@ from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRO
 from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.batch_format import Buffer, next_sequence
+from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT, Buffer
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RequestTemplate, produce_request
 from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
@@ -95,7 +95,7 @@ class PartitionQueue:
     def push(self, batch: PlacedBatch, payload: Buffer, *, deadline_s: float) -> None:
         self._waiting.append(Batch(self._count, payload, batch.record_count, batch.row_key, deadline_s))
         self._count += 1
-        self.sequence = next_sequence(self.sequence, batch.record_count)
+        self.sequence = (self.sequence + batch.record_count) % SEQUENCE_COUNT
 
     def oldest(self) -> Batch | None:
         """The first pushed batch that is unacknowledged."""

@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from jdbc_state.sink_log import sink_log
@@ -74,6 +74,8 @@ class BrokerConnections:
             self._addresses[f"bootstrap-{number}"] = host.removeprefix("[").removesuffix("]"), int(port)
         self._failures: dict[NodeId, _FailedConnections] = {}
         self._versions: dict[NodeId, ApiVersionsReply] = {}
+        #: `choose_version` with these.
+        self._choices: dict[NodeId, Callable[[Api, int, int], int]] = {}
         #: Brokers that did not answer the last request, or were unreachable.
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
@@ -148,8 +150,8 @@ class BrokerConnections:
         """
         version = API_VERSIONS_VERSION
         if request.api is not Api.API_VERSIONS:
-            bounds = {"at_least": request.version_min, "at_most": request.version_max}
-            version = choose_version(self.api_versions(node_id, deadline), request.api, **bounds)
+            self.api_versions(node_id, deadline)
+            version = self._choices[node_id](request.api, request.version_min, request.version_max)
         connection = self._connection(node_id)
         if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot accept a request now")
@@ -260,6 +262,7 @@ class BrokerConnections:
         if response.error_code != Code.NONE:
             raise kafka_error("ApiVersions", response.error_code)
         found = self._versions[node_id] = ApiVersionsReply.read(response)
+        self._choices[node_id] = cache(partial(choose_version, found))
         return found
 
     def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:

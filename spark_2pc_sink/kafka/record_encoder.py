@@ -11,6 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -393,13 +394,13 @@ class RecordEncoder:
     """Collects rows by partition, and encodes them as soon as they fill a batch.
 
     Args:
-        limits: returns a topic's limits; called for each append.
+        limits: returns a topic's limits; called once for each topic.
     """
 
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         self._options = options
         self._timestamp_ms = timestamp_ms
-        self._limits_of = limits
+        self._limits_of = cache(limits)
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 

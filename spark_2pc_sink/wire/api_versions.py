@@ -117,7 +117,7 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
 ANY_VERSION: Final = 2**15 - 1
 
 
-def choose_version(broker: ApiVersionsReply, api: Api, *, at_least: int = 0, at_most: int = ANY_VERSION) -> int:
+def choose_version(broker: ApiVersionsReply, api: Api, at_least: int = 0, at_most: int = ANY_VERSION) -> int:
     """The newest version of ``api`` supported by both the broker and this package.
 
     The bounds are for callers that need a certain protocol, such as at most 4 for EndTxn below transaction.version 2.

@@ -31,16 +31,11 @@ _LONG_BYTES_MAX: Final = 10
 
 
 def encode_varint(number: int) -> bytes:
-    return encode_unsigned(number << 1 if number >= 0 else ~number << 1 | 1)
-
-
-def encode_unsigned(number: int) -> bytes:
-    """A varint without zigzag."""
-    encoded = bytearray()
-    while number > LOW_BITS:
-        encoded.append(number & LOW_BITS | MORE_FOLLOW)
-        number >>= BITS
-    encoded.append(number)
+    encoded, rest = bytearray(), number << 1 if number >= 0 else ~number << 1 | 1
+    while rest > LOW_BITS:
+        encoded.append(rest & LOW_BITS | MORE_FOLLOW)
+        rest >>= BITS
+    encoded.append(rest)
     return bytes(encoded)
 
 

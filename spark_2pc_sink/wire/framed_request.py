@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import ANY_VERSION, Api
-from spark_2pc_sink.wire.batch_format import MORE_FOLLOW, VARINT_BYTES_MAX, Buffer, encode_unsigned, read_unsigned
+from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, Buffer, read_unsigned
 
 #: Message length, API key, version, correlation id, length of the client id.
 _HEAD: Final = struct.Struct(">ihhih")
@@ -180,7 +180,13 @@ def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, st
 
 
 def _length(counted: Sized) -> bytes:
-    return encode_unsigned(len(counted) + 1)
+    """The compact length: a varint without zigzag."""
+    encoded, rest = bytearray(), len(counted) + 1
+    while rest > LOW_BITS:
+        encoded.append(rest & LOW_BITS | MORE_FOLLOW)
+        rest >>= BITS
+    encoded.append(rest)
+    return bytes(encoded)
 
 
 def _text(text: str) -> bytes:

@@ -81,6 +81,10 @@ class FramedRequest(NamedTuple):
     read: Callable[[bytes], Any]
     flexible: bool = True
 
+    def __repr__(self) -> str:
+        """Without the body, which may have a password."""
+        return f"{self.api.name} version {self.version}"
+
     def encode(self, *, correlation_id: int, client_id: str) -> bytes:
         """The whole request, with length and header. The answer has the same correlation id."""
         client, tags = client_id.encode(), _NO_TAGS if self.flexible else b""

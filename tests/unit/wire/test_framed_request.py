@@ -15,6 +15,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import ProducedPartition, end_txn_request, produce_request
+from spark_2pc_sink.wire.messages import sasl_authenticate_request
 from tests.unit.reference.batches import message
 from tests.unit.wire.test_messages import AUDIT_1, ORDERS_0, ORDERS_3, PRODUCER, as_broker_sees_it, versions
 
@@ -51,6 +52,10 @@ def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind
         {"name": "orders", "partition_data": [{"index": 3, "records": b"three"}, {"index": 0, "records": b"zero"}]},
         {"name": "audit", "partition_data": [{"index": 1, "records": b"one"}]},
     ]
+
+
+def test_a_request_is_shown_without_what_it_carries() -> None:
+    assert repr(sasl_authenticate_request(b"password").build(1)) == "SASL_AUTHENTICATE version 1"
 
 
 def test_lengths_of_more_than_one_byte() -> None:

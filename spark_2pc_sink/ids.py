@@ -16,8 +16,9 @@ PRODUCER_ID_MAX = 2**63 - 1
 _DIGITS_MAX = 64
 #: Spark numbers batches by an int64; a range of them has a length.
 _BATCH_IDS_END = 2**63 - 1
-#: Kafka allocates producer ids from 0; -1 means "no producer id" in every message (KIP-98).
+#: Kafka allocates producer ids and epochs from 0; -1 means "none" in every message (KIP-98).
 NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
 #: The largest epoch that a client may hold (``Short.MAX_VALUE - 1`` in Kafka).
 EPOCH_MAX = 32766
 #: ``Short.MAX_VALUE``: only ever written by the coordinator, in the markers that end a transaction at `EPOCH_MAX`

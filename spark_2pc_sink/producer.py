@@ -304,13 +304,13 @@ class TransactionalWriter:
         with self._transition(Operation.APPEND):
             parts = self._partitioner.split_call(columns)
             if parts and self._client.transaction_version < EPOCH_BUMP_VERSION:
-                new = {item.partition for item in parts} - self._added
+                new = {partition for partition, _ in parts} - self._added
                 self._started = True
                 self._client.add_partitions(self._pair(), new)
                 self._added |= new
-            for item in parts:
+            for partition, of_partition in parts:
                 self._started = True
-                self._open_session().append(item.partition, item.rows)
+                self._open_session().append(partition, of_partition)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
         """Wait until everything appended is acknowledged, and return its offsets.

@@ -15,10 +15,9 @@ producer accepts any sequence number as its first, and would accept the second b
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -35,14 +34,10 @@ from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRO
 from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT
+from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT, Buffer
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
-from spark_2pc_sink.wire.record_batch import assign_producer
-
-#: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
-_DOUBLINGS_MAX: Final = 16
+from spark_2pc_sink.wire.framed_request import ProducedPartition, RequestTemplate, produce_request
+from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
 
 
 @dataclass(eq=False)
@@ -56,7 +51,7 @@ class Batch:
     """
 
     ordinal: int
-    payload: RecordBytes
+    payload: Buffer
     record_count: int
     row_key: str | None
     deadline_s: float
@@ -94,17 +89,13 @@ class PartitionQueue:
     _waiting: list[Batch] = field(default_factory=list)
     _in_flight: list[Batch] = field(default_factory=list)
     _returned: list[Batch] = field(default_factory=list)
-    _failures_in_a_row: int = 0
+    _pause_s: float = 0.0
     _count: int = 0
 
-    @property
-    def outstanding(self) -> int:
-        return len(self._waiting) + len(self._in_flight) + len(self._returned)
-
-    def push(self, payload: RecordBytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
-        batch = Batch(self._count, payload, record_count, row_key, deadline_s)
+    def push(self, batch: PlacedBatch, payload: Buffer, *, deadline_s: float) -> None:
+        self._waiting.append(Batch(self._count, payload, batch.record_count, batch.row_key, deadline_s))
         self._count += 1
-        self._waiting.append(batch)
+        self.sequence = (self.sequence + batch.record_count) % SEQUENCE_COUNT
 
     def oldest(self) -> Batch | None:
         """The first pushed batch that is unacknowledged."""
@@ -126,11 +117,11 @@ class PartitionQueue:
         """Note that ``batch``, just peeked, was handed to a connection."""
         self._waiting.pop(0)
         batch.sends += 1
-        bisect.insort(self._in_flight, batch, key=_ordinal)
+        self._in_flight.append(batch)
 
     def acknowledged(self, batch: Batch, base_offset: int) -> None:
         self._in_flight.remove(batch)
-        self._failures_in_a_row = 0
+        self._pause_s = 0.0
         last = base_offset + batch.record_count - 1
         before = self.receipt or PartitionReceipt(0, base_offset, last)
         self.receipt = PartitionReceipt(
@@ -141,7 +132,7 @@ class PartitionQueue:
 
     def returned(self, batch: Batch) -> None:
         self._in_flight.remove(batch)
-        bisect.insort(self._returned, batch, key=_ordinal)
+        self._returned.append(batch)
 
     def note_error(self, error: str, now_s: float) -> None:
         """Record a failed attempt; one cut short by the deadline does not replace an earlier error."""
@@ -150,10 +141,9 @@ class PartitionQueue:
             self.last_error = error
 
     def back_off(self, now_s: float, *, first_s: float, max_s: float) -> None:
-        """Pause sending, longer after each failure in a row."""
-        pause_s = min(max_s, first_s * 2 ** min(self._failures_in_a_row, _DOUBLINGS_MAX))
-        self._failures_in_a_row += 1
-        self.resend_at_s = now_s + pause_s
+        """Pause sending, twice as long after each failure in a row."""
+        self._pause_s = min(max_s, max(first_s, self._pause_s * 2))
+        self.resend_at_s = now_s + self._pause_s
 
     def has_earlier(self, batch: Batch) -> bool:
         """True while an earlier batch than ``batch`` is unacknowledged: OUT_OF_ORDER is then about that one."""
@@ -170,10 +160,6 @@ _ADDING_VERSION: Final = 12
 REQUEST_BYTES: Final = 1024
 
 
-def produce_version_max(transaction_version: int) -> int:
-    return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
-
-
 @dataclass(frozen=True)
 class ProducedTransaction:
     """The Kafka transaction for which record batches are written.
@@ -186,6 +172,11 @@ class ProducedTransaction:
     transactional_id: str
     producer: ProducerIdAndEpoch
     version: int
+
+    def request(self, batches: Mapping[TopicPartition, Buffer], *, timeout_ms: int) -> RequestTemplate:
+        request = produce_request(self.transactional_id, batches, timeout_ms=timeout_ms)
+        adds = self.version >= EPOCH_BUMP_VERSION
+        return request if adds else request._replace(version_max=_ADDING_VERSION - 1)
 
 
 _Batches: TypeAlias = "list[tuple[PartitionQueue, Batch]]"
@@ -201,15 +192,9 @@ class _Request:
 
 
 class BatchSender:
-    def __init__(
-        self,
-        cluster: Cluster,
-        transaction: ProducedTransaction,
-        options: KafkaOptions,
-    ) -> None:
+    def __init__(self, cluster: Cluster, transaction: ProducedTransaction, options: KafkaOptions) -> None:
         self._cluster = cluster
-        self._transactional_id, self._producer = transaction.transactional_id, transaction.producer
-        self._version_max = produce_version_max(transaction.version)
+        self._transaction = transaction
         self._options = options
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self._finders: dict[TopicPartition, LeaderFinder] = {}
@@ -236,21 +221,13 @@ class BatchSender:
     def idle(self) -> bool:
         return not self._active
 
-    def push(
-        self, queue: PartitionQueue, batch: RecordBytes | ArrowBuffer, *, record_count: int, row_key: str | None
-    ) -> int:
-        """Assign an encoded batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
+    def push(self, queue: PartitionQueue, batch: PlacedBatch) -> int:
+        """Assign a batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
 
         It must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
         """
-        payload = assign_producer(batch, producer=self._producer, base_sequence=queue.sequence)
-        queue.sequence = (queue.sequence + record_count) % SEQUENCE_COUNT
-        queue.push(
-            payload,
-            record_count=record_count,
-            row_key=row_key,
-            deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000,
-        )
+        payload = assign_producer(batch.payload, producer=self._transaction.producer, base_sequence=queue.sequence)
+        queue.push(batch, payload, deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000)
         self.unacknowledged_bytes += len(payload)
         self._active[queue.partition] = queue
         return len(payload)
@@ -309,10 +286,8 @@ class BatchSender:
         if node_id is None:
             self._postpone(queue, "the partition has no leader")
             return None
-        # A connection that logs in again (KIP-368) queues any number of requests, and sends none of them yet.
-        under_way = sum(request.node_id == node_id for request in self._requests)
         try:
-            return node_id if self._cluster.ready(node_id) and under_way < self._options.max_in_flight else None
+            return node_id if self._cluster.ready(node_id) else None
         except NodeUnavailableError as error:
             self._postpone(queue, str(error))
             return None
@@ -320,9 +295,7 @@ class BatchSender:
     def _send(self, node_id: int, batches: _Batches) -> bool:
         timeout_ms = self._options.request_timeout_ms
         payloads = {queue.partition: batch.payload for queue, batch in batches}
-        request = produce_request(
-            self._transactional_id, payloads, timeout_ms=timeout_ms, version_max=self._version_max
-        )
+        request = self._transaction.request(payloads, timeout_ms=timeout_ms)
         deadline = self._cluster.deadline(timeout_ms)
         try:
             sent = self._cluster.send(node_id, request, deadline)
@@ -368,10 +341,10 @@ class BatchSender:
     def _handle_answer(self, queue: PartitionQueue, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code
         if code == Code.NONE:
-            _check_ours(queue, batch, answer, self._producer)
+            _check_ours(queue, batch, answer, self._transaction.producer)
             queue.acknowledged(batch, answer.base_offset)
             self.unacknowledged_bytes -= len(batch.payload)
-            if not queue.outstanding:
+            if queue.oldest() is None:
                 del self._active[queue.partition]
         elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.has_earlier(batch)):
             if code in LEADER_MOVED:
@@ -379,7 +352,7 @@ class BatchSender:
             concurrent = code == Code.CONCURRENT_TRANSACTIONS
             self._send_again(queue, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
         else:
-            raise produce_error(queue.partition, batch, answer, self._producer)
+            raise produce_error(queue.partition, batch, answer, self._transaction.producer)
 
     def _send_again(self, queue: PartitionQueue, batch: Batch, error: str, *, concurrent: bool = False) -> None:
         is_first = not queue.has_earlier(batch)

@@ -11,6 +11,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from jdbc_state.sink_log import sink_log
@@ -23,9 +24,8 @@ from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import client_context
 from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire import api_versions
-from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
-from spark_2pc_sink.wire.framed_request import KafkaRequest, RequestTemplate
+from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply, choose_version
+from spark_2pc_sink.wire.framed_request import RequestTemplate
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
@@ -36,15 +36,14 @@ NodeId: TypeAlias = "int | str"
 #: Waits for the answer to a sent request, and raises `NodeUnavailableError` without one.
 AnswerLater: TypeAlias = "Callable[[], KafkaResponse]"
 #: The pause before reconnecting to a broker doubles with each failure in a row, with this much random variation.
-_DOUBLINGS_MAX: Final = 16
 _SPREAD: Final = (0.8, 1.2)
 
 
 @dataclass
 class _FailedConnections:
-    """A broker's failed connections in a row: the last failure, until it is reported; then its reason in errors."""
+    """The last of a broker's failed connections in a row, until it is reported; then its reason in errors."""
 
-    count: int
+    pause_ms: int
     unreported: BaseException | None
     again_at_s: float
     reason: str = ""
@@ -75,8 +74,8 @@ class BrokerConnections:
             self._addresses[f"bootstrap-{number}"] = host.removeprefix("[").removesuffix("]"), int(port)
         self._failures: dict[NodeId, _FailedConnections] = {}
         self._versions: dict[NodeId, ApiVersionsReply] = {}
-        #: The versions chosen from these, by broker, API and bound.
-        self._chosen: dict[tuple[NodeId, Api, int | None], int] = {}
+        #: `choose_version` with these.
+        self._choices: dict[NodeId, Callable[[Api, int, int], int]] = {}
         #: Brokers that did not answer the last request, or were unreachable.
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
@@ -149,18 +148,14 @@ class BrokerConnections:
         Args:
             deadline: for the versions that the broker offers, if they are not known.
         """
-        return self._send(node_id, self._built(node_id, request, deadline))
-
-    def _built(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> KafkaRequest:
-        if request.api is Api.API_VERSIONS:
-            return request.at(API_VERSIONS_VERSION)
-        return request.at(self.version(node_id, request.api, deadline, at_most=request.version_max))
-
-    def _send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
+        version = API_VERSIONS_VERSION
+        if request.api is not Api.API_VERSIONS:
+            self.api_versions(node_id, deadline)
+            version = self._choices[node_id](request.api, request.version_min, request.version_max)
         connection = self._connection(node_id)
         if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot accept a request now")
-        sent = connection.send(request)
+        sent = connection.send(request.build(version))
         self._note_state(node_id, connection)
         return sent
 
@@ -171,46 +166,44 @@ class BrokerConnections:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
             KafkaError: the broker supports no version of the request.
         """
-        built = self._built(node_id, request, deadline)
         self._silent.add(node_id)
         self._connect(node_id, deadline)
-        return self._answer(node_id, self._send(node_id, built), deadline)
+        return self._answer(node_id, self.send(node_id, request, deadline), deadline)
 
     def begin(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later.
 
         Returns:
-            The function that waits for the answer. None without a connection that can send now.
-
-        Raises:
-            NodeUnavailableError: not sent; the broker may have received it anyway.
+            The function that waits for the answer. None if another request or a new connection is needed first, or if
+            sending failed; the broker may have received it anyway.
         """
-        if node_id not in self._connections or not self.ready(node_id):
+        if node_id not in self._versions or node_id not in self._connections:
             return None
-        built = self._built(node_id, request, deadline)
+        try:
+            sent = self.send(node_id, request, deadline)
+        except NodeUnavailableError as error:
+            _log.info("%s: %s; retrying", request.api.name, error)
+            return None
         self._silent.add(node_id)
-        sent = self._send(node_id, built)
         return lambda: self._answer(node_id, sent, deadline)
 
-    def request_at_once(
-        self, requests: Mapping[int, RequestTemplate], deadline: Deadline
-    ) -> dict[int, KafkaResponse] | None:
-        """Send one request each to several brokers at the same time.
+    def request_at_once(self, requests: Mapping[int, RequestTemplate], deadline: Deadline) -> dict[int, KafkaResponse]:
+        """Send one request each to several brokers, at the same time to those that are connected.
 
         Returns:
-            The answers; None if a connection is missing or busy, or a broker did not answer.
+            The answers; a broker without one is omitted.
         """
         later: dict[int, AnswerLater] = {}
-        try:
-            for node_id, request in requests.items():
-                begun = self.begin(node_id, request, deadline)
-                if begun is None:
-                    return None
-                later[node_id] = begun
-            return {node_id: answer() for node_id, answer in later.items()}
-        except NodeUnavailableError as error:
-            _log.info("%s; retrying", error)
-            return None
+        found: dict[int, KafkaResponse] = {}
+        for node_id, request in requests.items():
+            begun = self.begin(node_id, request, deadline)
+            later[node_id] = begun or partial(self.request, node_id, request, deadline)
+        for node_id, answer in later.items():
+            try:
+                found[node_id] = answer()
+            except NodeUnavailableError as error:
+                _log.info("%s; retrying", error)
+        return found
 
     def most_promising_first(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
         """The same brokers, the most promising first: without a recent failure, and connected."""
@@ -256,36 +249,20 @@ class BrokerConnections:
 
     def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
         """This broker's offered versions, known from its connection; requested again after `forget_features`."""
-        connection = self._connections.get(node_id)
-        if node_id not in self._versions and (connection is None or not connection.open):
+        if node_id not in self._versions:
             self._silent.add(node_id)
-            self._connect(node_id, deadline)
-        known = self._versions.get(node_id)
-        if known is None:
-            known = self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
-        return known
-
-    def knows_versions(self, node_id: NodeId) -> bool:
-        return node_id in self._versions
-
-    def version(self, node_id: NodeId, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
-        """The newest version of ``api`` supported by both this broker and this package.
-
-        Raises:
-            KafkaError: there is none (code 35).
-        """
-        offered, wanted = self.api_versions(node_id, deadline), (node_id, api, at_most)
-        if wanted not in self._chosen:
-            self._chosen[wanted] = api_versions.choose_version(offered, api, at_most=at_most)
-        return self._chosen[wanted]
+            self._connect(node_id, deadline)  # a new connection requests them
+        if node_id not in self._versions:
+            self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
+        return self._versions[node_id]
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
         if response.error_code != Code.NONE:
             raise kafka_error("ApiVersions", response.error_code)
-        self._chosen.clear()  # the broker may be another release now
         found = self._versions[node_id] = ApiVersionsReply.read(response)
+        self._choices[node_id] = cache(partial(choose_version, found))
         return found
 
     def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:
@@ -340,11 +317,11 @@ class BrokerConnections:
         _log.debug("connection to broker %s closed: %s", node_id, failure)
         if not connection.opened:
             before = self._failures.get(node_id)
-            count = 0 if before is None else before.count
-            doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count, _DOUBLINGS_MAX)
-            pause_s = min(doubled_ms, self.options.reconnect_backoff_max_ms) / 1000
+            pause_ms = self.options.reconnect_backoff_ms if before is None else before.pause_ms * 2
+            pause_ms = min(pause_ms, self.options.reconnect_backoff_max_ms)
             spread = random.uniform(*_SPREAD)  # noqa: S311 - not security-relevant
-            self._failures[node_id] = _FailedConnections(count + 1, failure, time.monotonic() + pause_s * spread)
+            again_at_s = time.monotonic() + pause_ms / 1000 * spread
+            self._failures[node_id] = _FailedConnections(pause_ms, failure, again_at_s)
 
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
         connection = self._connection(node_id)

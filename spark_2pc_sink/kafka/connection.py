@@ -21,10 +21,9 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from kafka.net.sasl import get_sasl_mechanism
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -35,14 +34,15 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import KafkaRequest
+from spark_2pc_sink.wire.framed_request import FramedRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: This package's client software name.
 CLIENT: Final = "spark-2pc-sink"
 API_VERSIONS: Final = messages.api_versions_request(client_name=CLIENT, client_version="1")
-#: Its version: brokers since 2.4 support it, and older ones are unsupported.
+#: Its version, and that of requests for a login: brokers since 2.4 support them, and older ones are unsupported.
 API_VERSIONS_VERSION: Final = 3
+SASL_VERSION: Final = 1
 #: Bytes per read. Most answers are far smaller.
 _READ_BYTES: Final = 256 * 1024
 #: A message's length prefix.
@@ -76,8 +76,7 @@ class SentRequest:
         exception: why there is no answer; the broker may have acted on the request.
     """
 
-    api: int
-    header: Any
+    request: FramedRequest
     correlation_id: int
     due_s: float
     is_done: bool = False
@@ -156,7 +155,7 @@ class Connection:
     def fileno(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
 
-    def send(self, request: KafkaRequest) -> SentRequest:
+    def send(self, request: FramedRequest) -> SentRequest:
         """Send a request on a connection that is `ready`.
 
         Without an answer within ``request_timeout_ms`` the connection is closed, and every request on it fails.
@@ -235,8 +234,8 @@ class Connection:
     def _opening(self) -> _Steps:
         yield from self._connecting()
         yield from self._negotiating_tls()
-        self._established, self._wake_s = True, self._due_s
-        versions = yield from self._exchange(API_VERSIONS.at(API_VERSIONS_VERSION))
+        self._established = True
+        versions = yield from self._exchange(API_VERSIONS.build(API_VERSIONS_VERSION))
         if versions.error_code != Code.NONE:
             raise kafka_error("ApiVersions", versions.error_code)
         if self._login:
@@ -263,6 +262,7 @@ class Connection:
                 elif monotonic() >= self._wake_s:
                     code = errno.ETIMEDOUT
             if code == 0:
+                self._wake_s = self._due_s
                 return
             sock.close()
             failed = f"{errno.errorcode.get(code, code)} at {':'.join(map(str, at[:2]))}"
@@ -271,7 +271,6 @@ class Connection:
     def _negotiating_tls(self) -> _Steps:
         if self._tls is None or self._socket is None:
             return
-        self._wake_s = self._due_s
         self._socket = sock = self._tls.wrap_socket(
             self._socket, server_hostname=self.address[0], do_handshake_on_connect=False
         )
@@ -289,7 +288,8 @@ class Connection:
 
     def _logging_in(self) -> _Steps:
         options = self._options
-        answer = yield from self._exchange(SaslHandshakeRequest(version=1, mechanism=options.sasl_mechanism))
+        handshake = messages.sasl_handshake_request(options.sasl_mechanism)
+        answer = yield from self._exchange(handshake.build(SASL_VERSION))
         if answer.error_code != Code.NONE:
             raise LoginRefusedError("SaslHandshake", answer.error_code, describe_error(answer.error_code).name)
         if options.sasl_mechanism not in answer.mechanisms:
@@ -298,8 +298,8 @@ class Connection:
         mechanism = kind(host=self.address[0], sasl_oauth_token_provider=self._tokens, **options.login_config())
         lifetime_ms = 0
         while not mechanism.is_done():  # bounded by _due_s
-            request = SaslAuthenticateRequest(version=1, auth_bytes=mechanism.auth_bytes())
-            answer = yield from self._exchange(request)
+            request = messages.sasl_authenticate_request(mechanism.auth_bytes())
+            answer = yield from self._exchange(request.build(SASL_VERSION))
             if answer.error_code != Code.NONE:
                 said = answer.error_message or describe_error(answer.error_code).name
                 raise LoginRefusedError("SaslAuthenticate", Code.SASL_AUTHENTICATION_FAILED, said)
@@ -319,7 +319,7 @@ class Connection:
         except LoginRefusedError as error:
             raise ConnectionResetError(f"the renewed login of this connection was refused: {error}") from error
 
-    def _exchange(self, request: KafkaRequest) -> Generator[int, int | None, KafkaResponse]:
+    def _exchange(self, request: FramedRequest) -> Generator[int, int | None, KafkaResponse]:
         sent = self._send(request)
         self._flush()
         while not sent.is_done:
@@ -328,13 +328,12 @@ class Connection:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    def _send(self, request: KafkaRequest) -> SentRequest:
+    def _send(self, request: FramedRequest) -> SentRequest:
         now_s = monotonic()
         self._correlation_id = (self._correlation_id + 1) % 2**31
-        request.with_header(correlation_id=self._correlation_id, client_id=self._options.client_id)
-        self._unsent.append(memoryview(request.encode(framed=True, header=True)))
-        due_s = now_s + self._options.request_timeout_ms / 1000
-        sent = SentRequest(request.API_KEY, request.header, self._correlation_id, due_s)
+        frame = request.encode(correlation_id=self._correlation_id, client_id=self._options.client_id)
+        self._unsent.append(memoryview(frame))
+        sent = SentRequest(request, self._correlation_id, due_s=now_s + self._options.request_timeout_ms / 1000)
         self._in_flight.append(sent)
         self._used_s = now_s
         return sent
@@ -404,9 +403,9 @@ class Connection:
             detail = f"it answered request {found} instead of {sent.correlation_id}"
             raise RemoteProtocolError(peer="a broker", detail=detail)
         try:
-            sent.value = sent.header.get_response_class().decode(frame, header=True)
+            sent.value = sent.request.read(frame)
         except Exception as error:
-            detail = f"an answer of {len(frame)} bytes cannot be decoded: {error!r}"
+            detail = f"an answer to {sent.request.api.name} of {len(frame)} bytes cannot be decoded: {error!r}"
             raise RemoteProtocolError(peer="a broker", detail=detail) from error
         sent.is_done = True
         self._in_flight.popleft()
@@ -415,4 +414,4 @@ class Connection:
         if throttle_ms > 0:
             # The broker does not read from this connection in the meantime (KIP-219).
             self._paused_until_s = self._used_s + throttle_ms / 1000
-        self.answered |= self.opened and sent.api != Api.API_VERSIONS
+        self.answered |= self.opened and sent.request.api != Api.API_VERSIONS

@@ -17,20 +17,17 @@ import select
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from typing import Final
-
-from kafka.protocol.sasl import SaslHandshakeRequest
 
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError
-from spark_2pc_sink.kafka.connection import Connection, LoginRefusedError, SentRequest
+from spark_2pc_sink.errors import ConfigurationError, KafkaError
+from spark_2pc_sink.kafka.connection import SASL_VERSION, Connection, LoginRefusedError, SentRequest
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import TlsFailedError, protocol_refusal, tls_refusal
 from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Errors of a connection that a broker closes silently, when it is stopping or expects another protocol.
@@ -81,14 +78,15 @@ class ConnectionFailures:
             return None
         if error.code == Code.UNSUPPORTED_SASL_MECHANISM:
             detail = f"does not support sasl.mechanism={self._options.sasl_mechanism}. Use one of its "
-            return _login_error(error, f"the {where} {detail}sasl.enabled.mechanisms, or add this one there")
+            detail = f"the {where} {detail}sasl.enabled.mechanisms, or add this one there"
+            return kafka_error(error.api, error.code, detail)
         if error.code != Code.SASL_AUTHENTICATION_FAILED:
             return None
         if self._tokens is not None and self._tokens.refused():
             return NodeUnavailableError(f"{where} refused a token that it had accepted before: {error}")
         user = self._options.sasl_username or self._options.oauth_client_id
         who = f"{'its principal' if user is None else f'user {user!r}'} with {self._options.sasl_mechanism}"
-        return _login_error(error, f"the {where} refused the login of {who}: {error}")
+        return kafka_error(error.api, error.code, f"the {where} refused the login of {who}: {error}")
 
     def _protocol_refusal(
         self, where: str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
@@ -96,26 +94,10 @@ class ConnectionFailures:
         if isinstance(error, LoginRefusedError) and error.code == Code.ILLEGAL_SASL_STATE:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
             detail = f"does not accept logins on this port. Set security.protocol={without}, or use another port"
-            return _login_error(error, f"the {where} {detail}")
+            return kafka_error(error.api, error.code, f"the {where} {detail}")
         if address is None or not any(isinstance(each, _ENDED) for each in causes(error)):
             return None
-        found, options = probe(address, self._options, tls), self._options
-        if found.without_tls:
-            return protocol_refusal(where, options, peer_has_tls=False)
-        if found.tls_failed is not None:
-            return tls_refusal(found.tls_failed, where, options)
-        if not found.mechanisms or options.security_protocol.startswith("SASL"):
-            return None
-        protocol = "SASL_SSL" if options.security_protocol == "SSL" else "SASL_PLAINTEXT"
-        detail = (
-            f"requires a login by {' or '.join(found.mechanisms)}. Set security.protocol={protocol}, sasl.mechanism"
-        )
-        detail = f"the {where} {detail} and the options of that mechanism"
-        return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
-
-
-def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:
-    return AuthorizationError(api=error.api, code=error.code, name=describe_error(error.code).name, detail=detail)
+        return _probe(where, address, self._options, tls)
 
 
 def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
@@ -129,39 +111,29 @@ def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
 # --- the probe -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ProbedListener:
-    """Result of a probe.
-
-    Attributes:
-        tls_failed: why TLS cannot be negotiated; None if it can, or if unknown.
-        without_tls: True if the listener answers without TLS, and the client uses it.
-        mechanisms: login mechanisms, if the listener requires a login.
-    """
-
-    tls_failed: TlsFailedError | None = None
-    without_tls: bool = False
-    mechanisms: tuple[str, ...] = ()
-
-
-def probe(address: tuple[str, int], options: KafkaOptions, tls: ssl.SSLContext | None) -> ProbedListener:
-    """Connect to a listener and find out its protocol; an empty `ProbedListener` if that is not possible."""
+def _probe(where: str, address: tuple[str, int], options: KafkaOptions, tls: ssl.SSLContext | None) -> Exception | None:
+    """Connect once more, and return the error if the listener has another protocol; None also if that is unknown."""
     end_s = time.monotonic() + TIMEOUT_S
     try:
         if tls is not None:
             _negotiate(address, tls)
     except ssl.SSLError as error:
-        if isinstance(error, _CLOSED):
-            without_tls = _answer(Connection(address, options, None, login=False), end_s) is not None
-            return ProbedListener(without_tls=without_tls)
-        return ProbedListener(tls_failed=TlsFailedError(error))
+        if not isinstance(error, _CLOSED):
+            return tls_refusal(TlsFailedError(error), where, options)
+        plain = _answer(Connection(address, options, None, login=False), end_s)
+        return None if plain is None else protocol_refusal(where, options, peer_has_tls=False)
     except OSError:
         # It is down or stopping, as the first attempt has found, which is the error to report.
-        return ProbedListener()
+        return None
+    if options.security_protocol.startswith("SASL"):
+        return None
     answer = _answer(Connection(address, options, tls, login=False), end_s)
     if answer is None or answer.error_code != Code.UNSUPPORTED_SASL_MECHANISM:
-        return ProbedListener()
-    return ProbedListener(mechanisms=tuple(answer.mechanisms))
+        return None
+    protocol = "SASL_SSL" if options.security_protocol == "SSL" else "SASL_PLAINTEXT"
+    detail = f"requires a login by {' or '.join(answer.mechanisms)}. Set security.protocol={protocol}, sasl.mechanism"
+    detail = f"the {where} {detail} and the options of that mechanism"
+    return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
 
 
 def _negotiate(address: tuple[str, int], tls: ssl.SSLContext) -> None:
@@ -180,7 +152,7 @@ def _answer(connection: Connection, end_s: float) -> KafkaResponse | None:
     sent: SentRequest | None = None
     while connection.failure is None and time.monotonic() < end_s:
         if sent is None and connection.ready:
-            sent = connection.send(SaslHandshakeRequest(mechanism=_NO_MECHANISM, version=1))
+            sent = connection.send(messages.sasl_handshake_request(_NO_MECHANISM).build(SASL_VERSION))
         if sent is not None and sent.is_done:
             break
         poller = select.poll()

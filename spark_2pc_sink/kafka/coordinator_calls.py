@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError
@@ -21,8 +20,6 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import RequestTemplate, pair_of
 from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
-
-_log = sink_log(__name__)
 
 _Reply = TypeVar("_Reply")
 
@@ -81,27 +78,18 @@ class CoordinatorCalls:
 
         return self.at_coordinator(request.api.name, attempt, deadline)
 
-    def describe(self, deadline: Deadline) -> KafkaPart:
-        """The coordinator's description of the id, whatever its error code."""
-        return self.ask(
+    def describe(self, deadline: Deadline) -> TransactionDescription:
+        found = self.ask(
             messages.describe_transactions_request([self._transactional_id]),
             deadline,
             read=lambda response: responses.described(response, self._transactional_id),
         )
+        return description_of(found)
 
     def begin(self, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
-        """Send a request at once; the answer is awaited later. See `Cluster.begin`.
-
-        None if another request or a new connection is needed first, or the request could not be sent.
-        """
+        """`Cluster.begin` at the coordinator; None also if it is unknown."""
         node_id = self._cluster.coordinators.get(self._transactional_id)
-        if node_id is None or not self._cluster.knows_versions(node_id):
-            return None
-        try:
-            return self._cluster.begin(node_id, request, deadline)
-        except NodeUnavailableError as error:
-            _log.info("%s: %s; retrying", request.api.name, error)
-            return None
+        return None if node_id is None else self._cluster.begin(node_id, request, deadline)
 
 
 #: Answers to keepPreparedTxn from a coordinator without support: released Kafka has none, and with

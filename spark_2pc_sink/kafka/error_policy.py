@@ -25,6 +25,7 @@ from spark_2pc_sink.wire.framed_request import ProducedPartition
 
 if TYPE_CHECKING:
     from spark_2pc_sink.kafka.batch_sender import Batch
+    from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 #: Answers to a commit with two possible causes. A commit that meets the coordinator's own abort gets INVALID_TXN_STATE
 #: up to Kafka 4.4.0, and PRODUCER_FENCED after it (KAFKA-20785) and below transaction.version 2.
@@ -67,14 +68,16 @@ PRODUCE_RETRIED: Final = LEADER_MOVED | {
 #: KIP-360 for 45).
 _ABORTABLE: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_TXN_STATE, Code.TRANSACTION_ABORTABLE})
 _TOO_LARGE: Final = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
-_REFUSED: Final = frozenset(
+_NOT_ALLOWED: Final = frozenset(
     {
         Code.TOPIC_AUTHORIZATION_FAILED,
         Code.GROUP_AUTHORIZATION_FAILED,
         Code.CLUSTER_AUTHORIZATION_FAILED,
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        Code.SASL_AUTHENTICATION_FAILED,
     }
+)
+_LOGIN_REFUSED: Final = frozenset(
+    {Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE, Code.SASL_AUTHENTICATION_FAILED}
 )
 _ACL_REMEDY: Final = (
     "An ACL is missing: docs/permissions.md lists those of a sink, and `spark-2pc transactions --help` those of its "
@@ -97,10 +100,10 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
     """
     if code in FENCED:
         kind: type[KafkaError] = FencedError
-    elif code in _REFUSED:
+    elif code in _NOT_ALLOWED:
+        kind, detail = AuthorizationError, f"{detail}. {_ACL_REMEDY}"
+    elif code in _LOGIN_REFUSED:
         kind = AuthorizationError
-        if code != Code.SASL_AUTHENTICATION_FAILED:
-            detail = f"{detail}. {_ACL_REMEDY}"
     elif code == Code.UNKNOWN_TOPIC_OR_PARTITION:
         kind = UnknownTopicError
     else:
@@ -109,7 +112,7 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
 
 
 def produce_error(
-    partition: TopicPartition, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch
+    partition: TopicPartition, batch: Batch | PlacedBatch, answer: ProducedPartition, producer: ProducerIdAndEpoch
 ) -> Exception:
     code = answer.error_code
     detail = f"{partition}, producer {producer}: {answer.error_message or 'the broker gave no reason'}"
@@ -139,7 +142,9 @@ def produce_error(
     return refused("batch.size", len(batch.payload), rule, remedy)
 
 
-def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPartition) -> RecordRefusedError | None:
+def _record_refused(
+    partition: TopicPartition, batch: Batch | PlacedBatch, answer: ProducedPartition
+) -> RecordRefusedError | None:
     """The error for records that the broker lists individually (KIP-467); None if it lists none."""
     named = [(index, text) for index, text in answer.record_errors if 0 <= index < batch.record_count]
     if not named:

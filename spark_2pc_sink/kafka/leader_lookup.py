@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
@@ -108,36 +109,37 @@ def end_offset(
     return int(ask_leader(cluster, partition, request, deadline).offset)
 
 
-def by_leader(
-    cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline
-) -> dict[int, list[TopicPartition]]:
-    """The partitions led by each broker, as far as known; metadata is requested once for unknown leaders."""
+def ask_leaders(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    request_for: Callable[[Sequence[TopicPartition]], RequestTemplate],
+    deadline: Deadline,
+) -> dict[TopicPartition, KafkaPart]:
+    """The answers of leaders that are known and answer without an error, to one request each, sent at the same time.
+
+    Metadata is requested once for unknown leaders.
+    """
     unknown = {partition.topic for partition in partitions if partition not in cluster.leaders}
     if unknown:
         cluster.refresh(unknown, deadline)
-    found: dict[int, list[TopicPartition]] = {}
+    led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
         leader = cluster.leaders.get(partition)
         if leader is not None:
-            found.setdefault(leader, []).append(partition)
-    return found
+            led[leader].append(partition)
+    answers = cluster.request_at_once({leader: request_for(each) for leader, each in led.items()}, deadline)
+    parts = (item for answer in answers.values() for item in responses.by_partition(answer).items())
+    return {partition: part for partition, part in parts if part.error_code == Code.NONE}
 
 
 def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """`end_offset` for several partitions, with one request to each leader that is known and answers."""
+    """`end_offset` for several partitions; those that `ask_leaders` omits are requested one by one."""
     wanted = list(partitions)
-    found: dict[TopicPartition, int] = {}
-    for leader, led in by_leader(cluster, wanted, deadline).items():
-        try:
-            request = messages.list_offsets_request(dict.fromkeys(led, end))
-            answers = responses.by_partition(cluster.request(leader, request, deadline))
-        except NodeUnavailableError:
-            continue  # retried below, one by one, until the deadline
-        found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
+    found = ask_leaders(cluster, wanted, lambda led: messages.list_offsets_request(dict.fromkeys(led, end)), deadline)
     return {
-        partition: found[partition] if partition in found else end_offset(cluster, partition, end, deadline)
+        partition: found[partition].offset if partition in found else end_offset(cluster, partition, end, deadline)
         for partition in wanted
     }
 

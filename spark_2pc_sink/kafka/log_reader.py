@@ -16,12 +16,10 @@ from enum import Enum
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.leader_lookup import ask_leader, by_leader, end_offset, end_offsets
+from spark_2pc_sink.kafka.leader_lookup import ask_leader, ask_leaders, end_offset, end_offsets
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire import messages, responses
@@ -102,8 +100,6 @@ class LogReader:
         """The ids of topics and the ends of logs, with ``starts`` also their first offsets; without what is gone."""
         cluster, deadline = self._cluster, self._cluster.deadline()
         wanted = sorted(set(partitions))
-        if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
-            return found
         topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
         existing = [
             each
@@ -157,18 +153,11 @@ def fetch_logs(
     Returns:
         The bytes of at least one log. A log is omitted if its leader is unknown or does not answer.
     """
-    found: dict[TopicPartition, bytes] = {}
-    for leader, led in by_leader(cluster, offsets, deadline).items():
-        try:
-            request = _fetch_request({at: offsets[at] for at in led})
-            answers = responses.by_partition(cluster.request(leader, request, deadline))
-        except NodeUnavailableError:
-            continue  # if no other leader answers, the first of them is retried below, until the deadline
-        found |= {at: bytes(answer.records or b"") for at, answer in answers.items() if answer.error_code == Code.NONE}
+    found = ask_leaders(cluster, offsets, lambda led: _fetch_request({at: offsets[at] for at in led}), deadline)
     if not found:
         first, offset = next(iter(offsets.items()))
-        found[first] = _fetch(cluster, first, offset, deadline)
-    return found
+        return {first: _fetch(cluster, first, offset, deadline)}  # retried until the deadline
+    return {at: bytes(answer.records or b"") for at, answer in found.items()}
 
 
 def _fetch_request(offsets: Mapping[TopicPartition, int]) -> RequestTemplate:
@@ -179,35 +168,6 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
     """Whole batches from ``offset``, at least one."""
     fetched = ask_leader(cluster, partition, _fetch_request({partition: offset}), deadline)
     return bytes(fetched.records or b"")
-
-
-def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
-    """Metadata from one broker, ListOffsets from all; None unless every answer is successful."""
-    if not wanted or any(partition not in cluster.leaders for partition in wanted):
-        return None
-    led_by = by_leader(cluster, wanted, deadline)
-    names = {partition.topic for partition in wanted}
-    if not all(cluster.knows_versions(leader) for leader in led_by):
-        return None
-    questions = {
-        leader: messages.list_offsets_request(dict.fromkeys(led, OffsetSpec.LATEST)) for leader, led in led_by.items()
-    }
-    first, *others = led_by
-    metadata = messages.metadata_request(names)
-    answers = cluster.request_at_once({first: metadata, **{each: questions[each] for each in others}}, deadline)
-    rest = None if answers is None else cluster.request_at_once({first: questions[first]}, deadline)
-    if answers is None or rest is None:
-        return None
-    topics = answers.pop(first).topics
-    listed = [*rest.values(), *answers.values()]
-    ends = {key: found for answer in listed for key, found in responses.by_partition(answer).items()}
-    plain = all(map(responses.topic_exists, topics)) and len(topics) == len(names)
-    if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
-        return None
-    return LogsView(
-        topic_ids={topic.name: responses.topic_id(topic) for topic in topics},
-        ends={key: found.offset for key, found in ends.items()},
-    )
 
 
 @dataclass(frozen=True)

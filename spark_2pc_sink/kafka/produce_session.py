@@ -26,12 +26,10 @@ from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.batch_sender import (
     REQUEST_BYTES,
-    Batch,
     BatchSender,
     PartitionQueue,
     PartitionReceipt,
     ProducedTransaction,
-    produce_version_max,
 )
 from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
@@ -39,7 +37,6 @@ from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.kafka.leader_lookup import end_offsets, topic_limits
 from spark_2pc_sink.kafka.record_encoder import (
     ArrowPartitioner,
-    EncodedBatch,
     EncodingOptions,
     PartitionRows,
     RecordColumns,
@@ -49,9 +46,14 @@ from spark_2pc_sink.kafka.record_encoder import (
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.arrow_layout import EncodedRows, as_one_array
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
-from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
+from spark_2pc_sink.wire.record_batch import (
+    EMPTY_DIGEST,
+    EncodedBatch,
+    PlacedBatch,
+    assign_producer,
+    combine_digests,
+)
 
 #: Unacknowledged encoded bytes per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times a connection's in-flight data, little compared with a Spark worker.
@@ -112,8 +114,6 @@ class ProduceSession:
         The first error of a session is raised again by every later call.
         """
         with self._failing():
-            if not len(rows):
-                return
             self._look_up([partition])
             for batch in self._encoder.append(partition, rows):
                 self._send(batch)
@@ -194,7 +194,7 @@ class ProduceSession:
         of them to the transaction, the coordinator writes the whole list so far.
         """
         queue = self._queues[batch.partition]
-        size = self._sender.push(queue, batch.payload, record_count=batch.record_count, row_key=batch.row_key)
+        size = self._sender.push(queue, batch)
         self.digest = combine_digests(self.digest, batch.digest)
         self.record_bytes += size
         self._queued_bytes += size
@@ -214,13 +214,6 @@ class ProduceSession:
 _log = sink_log(__name__)
 
 _ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
-
-
-@dataclass(frozen=True)
-class PlacedBatch:
-    partition: TopicPartition
-    payload: RecordBytes
-    record_count: int
 
 
 @dataclass(frozen=True)
@@ -260,13 +253,11 @@ class BatchListSender:
         Raises:
             KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, excluding the first attempt.
         """
-        version_max = produce_version_max(transaction_version)
-        return self._send_at_once(producer, version_max, batches) or self._send_queued(
-            producer, transaction_version, batches
-        )
+        transaction = ProducedTransaction(self._transactional_id, producer, transaction_version)
+        return self._send_at_once(transaction, batches) or self._send_queued(transaction, batches)
 
     def _send_at_once(
-        self, producer: ProducerIdAndEpoch, version_max: int, batches: Sequence[PlacedBatch]
+        self, transaction: ProducedTransaction, batches: Sequence[PlacedBatch]
     ) -> AcknowledgedBatches | None:
         """One request to one broker, sufficient for most transactions; None if more is needed.
 
@@ -274,7 +265,8 @@ class BatchListSender:
         broker does not append a batch twice.
         """
         payloads = {
-            each.partition: assign_producer(each.payload, producer=producer, base_sequence=0) for each in batches
+            each.partition: assign_producer(each.payload, producer=transaction.producer, base_sequence=0)
+            for each in batches
         }
         leaders = {self._cluster.leaders.get(partition) for partition in payloads}
         leader = leaders.pop() if len(leaders) == 1 else None
@@ -282,10 +274,9 @@ class BatchListSender:
         if leader is None or len(payloads) < len(batches) or not fits:
             return None
         timeout_ms = self._options.request_timeout_ms
-        request = produce_request(self._transactional_id, payloads, timeout_ms=timeout_ms, version_max=version_max)
+        request = transaction.request(payloads, timeout_ms=timeout_ms)
         try:
-            deadline = self._cluster.deadline(timeout_ms)
-            answer_later = self._cluster.begin(leader, request, deadline)
+            answer_later = self._cluster.begin(leader, request, self._cluster.deadline(timeout_ms))
             if answer_later is None:
                 return None
             answers = answer_later()
@@ -298,23 +289,19 @@ class BatchListSender:
             if answer is None or answer.error_code in PRODUCE_RETRIED:
                 return None
             if answer.error_code != Code.NONE:
-                unsent = Batch(0, batch.payload, batch.record_count, None, deadline_s=0.0)
-                raise produce_error(batch.partition, unsent, answer, producer)
+                raise produce_error(batch.partition, batch, answer, transaction.producer)
             if answer.base_offset < 0:  # a success without an offset, which is impossible for our own batch
                 return None
             offsets[batch.partition] = (answer.base_offset, answer.base_offset + batch.record_count - 1)
         return self._acknowledged(offsets)
 
-    def _send_queued(
-        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
-    ) -> AcknowledgedBatches:
-        transaction = ProducedTransaction(self._transactional_id, producer, transaction_version)
+    def _send_queued(self, transaction: ProducedTransaction, batches: Sequence[PlacedBatch]) -> AcknowledgedBatches:
         sender = BatchSender(self._cluster, transaction, self._options)
         # Topic limits are not requested: the broker refuses a batch that is too large.
         queues = {each.partition: PartitionQueue(each.partition) for each in batches}
         with sender.running():
             for batch in batches:
-                sender.push(queues[batch.partition], batch.payload, record_count=batch.record_count, row_key=None)
+                sender.push(queues[batch.partition], batch)
             while not sender.idle:  # bounded: every batch has a deadline
                 sender.pump(self._options.retry_backoff_ms / 1000)
         receipts = {partition: queue.receipt for partition, queue in queues.items() if queue.receipt is not None}

@@ -7,9 +7,11 @@ writes a partition (`spark_2pc_sink.kafka.produce_session.ProduceSession.append_
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -21,7 +23,6 @@ import pyarrow.compute as pc
 from spark_2pc_sink.errors import LocalProtocolError, RecordRefusedError, RecordTooLargeError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.arrow_layout import (
-    ArrowBuffer,
     ArrowColumn,
     BinaryLayout,
     EncodedRows,
@@ -29,12 +30,11 @@ from spark_2pc_sink.wire.arrow_layout import (
     as_binary,
     binary_layout,
 )
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES
-from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections, encode_unassigned_batch
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, Buffer
+from spark_2pc_sink.wire.record_batch import EncodedBatch, batch_digest, encode_sections, encode_unassigned_batch
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.wire.framed_request import RecordBytes
 
 
 _LACKS_KEY: Final = "the topic is compacted (cleanup.policy) and refuses records without a key"
@@ -120,17 +120,37 @@ _UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 NO_PARTITION: Final = -1
 
 # The constants of org.apache.kafka.common.utils.Utils.murmur2.
-_SEED: Final = np.uint32(0x9747B28C)
-_M: Final = np.uint32(0x5BD1E995)
-_R: Final = np.uint32(24)
-_WORD_BYTES: Final = 4
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_R: Final = 24
+_WORD: Final = struct.Struct("<I")
+_MASK: Final = 0xFFFFFFFF
+_POSITIVE: Final = 0x7FFFFFFF
 
 #: A step costs NumPy 10 µs, whatever the number of rows, and Python a quarter of a microsecond per row (measured).
 _FEW_ROWS: Final = 32
 #: If the longest key exceeds the others by no more words than this, handling it separately is not worthwhile.
 _MANY_WORDS: Final = 256
-#: Words of a long key converted to Python integers at a time, at 36 bytes each.
-_BLOCK_WORDS: Final = 64 * 1024
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition chosen by Java's default partitioner."""
+    return (_murmur2_of_one(key) & _POSITIVE) % partition_count
+
+
+def partition_for_keys(keys: ArrowColumn, partition_count: int) -> Int32Array:
+    """The partition of each key among ``partition_count``; `NO_PARTITION` where the key is null."""
+    if partition_count < 1:
+        raise LocalProtocolError(
+            operation="choose a partition by key",
+            state=f"a topic of {partition_count} partitions",
+            rule="a topic must have at least one partition",
+        )
+    keys = as_binary(keys, "key")
+    partitions: Int32Array = (murmur2(keys) & np.int32(_POSITIVE)) % np.int32(partition_count)
+    if keys.null_count:
+        partitions[np.asarray(keys.is_null())] = NO_PARTITION
+    return partitions
 
 
 def murmur2(keys: ArrowColumn) -> Int32Array:
@@ -145,39 +165,38 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
     # Longest first, so that the rows that still have a whole word are always at the front.
     order = np.argsort(-layout.lengths, kind="stable")
     starts, lengths = layout.starts[order], layout.lengths[order]
-    word_counts = lengths // _WORD_BYTES
+    word_counts = lengths // _WORD.size
     step_count = _steps(word_counts)
     # How many rows have more than 0, 1, 2, ... whole words.
     actives = len(order) - np.searchsorted(word_counts[::-1], np.arange(step_count), side="right")
-    hashed: _UInt32Array = _SEED ^ lengths.astype(np.uint32)
-    for word, active in enumerate(actives.tolist()):
-        mixed = _mixed(_words(layout, starts[:active] + _WORD_BYTES * word))
-        hashed[:active] = hashed[:active] * _M ^ mixed
-    for row in range(np.count_nonzero(word_counts > step_count)):
-        first = starts[row] + _WORD_BYTES * step_count
-        hashed[row] = _mix_in(int(hashed[row]), layout.data[first : starts[row] + _WORD_BYTES * word_counts[row]])
+    hashed: _UInt32Array = lengths.astype(np.uint32) ^ np.uint32(_SEED)
+    for step, active in enumerate(actives.tolist()):
+        word = _words(layout, starts[:active] + _WORD.size * step)
+        word *= _M
+        word ^= word >> _R
+        word *= _M
+        hashed[:active] = hashed[:active] * _M ^ word
     hashed = _add_last_bytes(hashed, layout, starts, lengths)
-    hashed ^= hashed >> np.uint32(13)
+    hashed ^= hashed >> 13
     hashed *= _M
-    hashed ^= hashed >> np.uint32(15)
+    hashed ^= hashed >> 15
+    for row in range(np.count_nonzero(word_counts > step_count)):
+        hashed[row] = _murmur2_of_one(layout.data[starts[row] : starts[row] + lengths[row]].tobytes())
     result = np.empty(len(order), np.int32)
     result[order] = hashed.view(np.int32)
     return result
 
 
-def partition_for_keys(keys: ArrowColumn, partition_count: int) -> Int32Array:
-    """The partition of each key among ``partition_count``; `NO_PARTITION` where the key is null."""
-    if partition_count < 1:
-        raise LocalProtocolError(
-            operation="choose a partition by key",
-            state=f"a topic of {partition_count} partitions",
-            rule="a topic must have at least one partition",
-        )
-    keys = as_binary(keys, "key")
-    partitions: Int32Array = (murmur2(keys) & np.int32(0x7FFFFFFF)) % np.int32(partition_count)
-    if keys.null_count:
-        partitions[np.asarray(keys.is_null())] = NO_PARTITION
-    return partitions
+def _murmur2_of_one(key: bytes) -> int:
+    hashed = _SEED ^ len(key)
+    whole = len(key) - len(key) % _WORD.size
+    for (word,) in _WORD.iter_unpack(key[:whole]):
+        mixed = word * _M & _MASK
+        hashed = hashed * _M & _MASK ^ (mixed ^ mixed >> _R) * _M & _MASK
+    if whole < len(key):
+        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return hashed ^ hashed >> 15
 
 
 def _steps(word_counts: npt.NDArray[np.int64]) -> int:
@@ -186,28 +205,11 @@ def _steps(word_counts: npt.NDArray[np.int64]) -> int:
     return rest if longest - rest > _MANY_WORDS else longest
 
 
-def _mix_in(hashed: int, key_bytes: npt.NDArray[np.uint8]) -> int:
-    """Mix more whole words of one key into its hash."""
-    multiplier, mask = int(_M), 0xFFFFFFFF
-    words = key_bytes.view("<u4")
-    for block in range(0, len(words), _BLOCK_WORDS):
-        for mixed in _mixed(words[block : block + _BLOCK_WORDS]).tolist():
-            hashed = hashed * multiplier & mask ^ mixed
-    return hashed
-
-
-def _mixed(words: _UInt32Array) -> _UInt32Array:
-    mixed: _UInt32Array = words * _M
-    mixed ^= mixed >> _R
-    mixed *= _M
-    return mixed
-
-
 def _words(layout: BinaryLayout, positions: npt.NDArray[np.int64]) -> _UInt32Array:
     """The little-endian words that begin at ``positions``, which may be unaligned."""
     word = layout.data[positions].astype(np.uint32)
-    for byte in range(1, _WORD_BYTES):
-        word |= layout.data[positions + byte].astype(np.uint32) << np.uint32(8 * byte)
+    for byte in range(1, _WORD.size):
+        word |= layout.data[positions + byte].astype(np.uint32) << 8 * byte
     return word
 
 
@@ -215,11 +217,11 @@ def _add_last_bytes(
     hashed: _UInt32Array, layout: BinaryLayout, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> _UInt32Array:
     """Mix in the one to three bytes after the last whole word, as Java's switch does by falling through."""
-    remaining = lengths % _WORD_BYTES
+    remaining = lengths % _WORD.size
     last_starts = starts + (lengths - remaining)
-    for byte in reversed(range(_WORD_BYTES - 1)):
+    for byte in reversed(range(_WORD.size - 1)):
         rows = np.flatnonzero(remaining > byte)
-        hashed[rows] ^= layout.data[last_starts[rows] + byte].astype(np.uint32) << np.uint32(8 * byte)
+        hashed[rows] ^= layout.data[last_starts[rows] + byte].astype(np.uint32) << 8 * byte
     rows = np.flatnonzero(remaining > 0)
     hashed[rows] *= _M
     return hashed
@@ -245,19 +247,8 @@ class RecordColumns:
     headers: ArrowColumn | None
 
 
-@dataclass(frozen=True)
-class PartitionRows:
-    """Rows of one partition, in their original order.
-
-    Attributes:
-        taken: indices in the batch of one topic's rows, partition by partition; None for all rows in order.
-        start: index of these rows' first entry in ``taken``.
-    """
-
-    partition: TopicPartition
-    rows: EncodedRows
-    taken: ArrowColumn | None
-    start: int
+#: A partition and its rows, in their original order.
+PartitionRows: TypeAlias = tuple[TopicPartition, EncodedRows]
 
 
 class ArrowPartitioner(ABC):
@@ -275,7 +266,7 @@ class ArrowPartitioner(ABC):
             taken = chosen if order is None else pa.array(order) if chosen is None else chosen.take(pa.array(order))
             rows = EncodedRows.of(_take(columns.key, taken), _take(columns.value, taken), _take(columns.headers, taken))
             for partition, start, stop in runs:
-                yield PartitionRows(TopicPartition(topic, partition), rows.slice(start, stop), taken, start)
+                yield TopicPartition(topic, partition), rows.slice(start, stop)
 
     @abstractmethod
     def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
@@ -363,22 +354,6 @@ _COMPRESSION_LOSS: Final = 1 / 64
 _COMPRESSION_LOSS_BYTES: Final = 512
 
 
-@dataclass(frozen=True)
-class EncodedBatch:
-    """One record batch without a producer id and a sequence number.
-
-    Args:
-        payload: the batch, from `encode_unassigned_batch`.
-        row_key: its only record's key, printable; None for several records.
-    """
-
-    partition: TopicPartition
-    payload: RecordBytes | ArrowBuffer
-    record_count: int
-    digest: int
-    row_key: str | None
-
-
 class RowBuffer:
     """Collects rows for one partition until they fill a record batch.
 
@@ -425,8 +400,7 @@ class RecordEncoder:
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         self._options = options
         self._timestamp_ms = timestamp_ms
-        self._limits_of = limits
-        self._limits: dict[str, TopicLimits] = {}
+        self._limits_of = cache(limits)
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 
@@ -434,9 +408,7 @@ class RecordEncoder:
         """Add rows for one partition, in order; yields the batches that are now full."""
         if not len(rows):
             return
-        if partition.topic not in self._limits:
-            self._limits[partition.topic] = self._limits_of(partition.topic)
-        if self._limits[partition.topic].needs_keys:
+        if self._limits_of(partition.topic).needs_keys:
             _check_keys(partition, rows)
         buffer = self._buffer(partition)
         self._kept_bytes -= buffer.kept_bytes
@@ -469,7 +441,7 @@ class RecordEncoder:
         known = self._buffers.get(partition)
         if known is None:
             # batch.size, or less if the topic allows less.
-            option, allowed = self._options.batch_bytes_max, self._limits[partition.topic].message_bytes_max
+            option, allowed = self._options.batch_bytes_max, self._limits_of(partition.topic).message_bytes_max
             bytes_max = option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
             known = self._buffers[partition] = RowBuffer(bytes_max)
         return known
@@ -494,11 +466,11 @@ class RecordEncoder:
                 row_key = printable_key(None if keys is None else keys[0].as_py())
                 self._check_single(partition, row_key, payload, batch_rows.bytes_max)
             digest = batch_digest(partition.topic, section)
-            yield EncodedBatch(partition, payload, section.record_count, digest, row_key)
+            yield EncodedBatch(partition, payload, section.record_count, row_key, digest=digest)
 
-    def _check_single(self, partition: TopicPartition, row_key: str, payload: RecordBytes, record_bytes: int) -> None:
+    def _check_single(self, partition: TopicPartition, row_key: str, payload: Buffer, record_bytes: int) -> None:
         """Refuse a record that exceeds a limit, before anything is sent for it."""
-        limits = self._limits[partition.topic]
+        limits = self._limits_of(partition.topic)
         if limits.message_bytes_max is not None and len(payload) > limits.message_bytes_max:
             raise record_too_large(partition, row_key, len(payload), limits.bytes_limit)
         if record_bytes > self._options.max_request_bytes:

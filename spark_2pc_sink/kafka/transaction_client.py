@@ -39,7 +39,6 @@ from spark_2pc_sink.kafka.coordinator_calls import (
     CoordinatorCalls,
     InitializedProducer,
     TransactionDescription,
-    description_of,
 )
 from spark_2pc_sink.kafka.error_policy import (
     BUSY_BACKOFF_MS,
@@ -52,15 +51,15 @@ from spark_2pc_sink.kafka.log_reader import LogReader
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.api_versions import Api, choose_version
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import EndTxnResponse, KafkaRequest, RequestTemplate, end_txn_request, pair_of
+from spark_2pc_sink.wire.framed_request import EndTxnResponse, RequestTemplate, end_txn_request, pair_of
 from spark_2pc_sink.wire.messages import ConfigResource
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
 
-#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own.
+#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own, and by its own tool.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
@@ -223,7 +222,7 @@ class TransactionClient(LogReader):
         Raises:
             KafkaError: any refusal except "no such transactional id", which is a state.
         """
-        return description_of(self._calls.describe(self._deadline()))
+        return self._calls.describe(self._deadline())
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98)."""
@@ -308,14 +307,9 @@ class TransactionClient(LogReader):
 
     def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> RequestTemplate:
         request = end_txn_request(self.transactional_id, producer, commit=commit)
-
-        def build(version: int) -> KafkaRequest:
-            if bumps and version < _BUMPING_END_VERSION:
-                # Ended without the bump, the pair would no longer identify one transaction.
-                raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
-            return request.build(version)
-
-        return RequestTemplate(request.api, build, _BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1)
+        if bumps:  # ended without the bump, the pair would no longer identify one transaction
+            return request._replace(version_min=_BUMPING_END_VERSION)
+        return request._replace(version_max=_BUMPING_END_VERSION - 1)
 
     def _bumps(self, features: BrokerFeatures) -> bool:
         return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
@@ -347,7 +341,7 @@ class TransactionClient(LogReader):
         """Whether the coordinator supports InitProducerId v6; asked there, because brokers may differ."""
         newest = self._calls.at_coordinator(
             "versions of the coordinator",
-            lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
+            lambda node_id: choose_version(self._cluster.api_versions(node_id, deadline), Api.INIT_PRODUCER_ID),
             deadline,
         )
         return newest >= messages.TWO_PHASE_COMMIT_VERSION

@@ -17,7 +17,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls, description_of
+from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
@@ -216,7 +216,7 @@ class TransactionQueries:
     def details(self, transactional_id: str) -> TransactionDetails | None:
         """One transactional id, None if its coordinator does not know it."""
         deadline = self._cluster.deadline()
-        found = description_of(CoordinatorCalls(self._cluster, transactional_id).describe(deadline))
+        found = CoordinatorCalls(self._cluster, transactional_id).describe(deadline)
         if found.state == TransactionState.UNKNOWN:
             return None
         return TransactionDetails(
@@ -337,7 +337,7 @@ class TransactionQueries:
         )
 
         def attempt() -> KafkaResponse:
-            reply = self._cluster.call(request, deadline, node_id=node_id)
+            reply = self._cluster.request(node_id, request, deadline)
             if reply.error_code in COORDINATOR_MOVED:
                 raise NodeUnavailableError(f"broker {node_id} answered {describe_error(reply.error_code)}")
             _check_listing(reply, wanted)
@@ -392,13 +392,13 @@ class TransactionQueries:
         def attempt() -> dict[TopicPartition, tuple[KafkaPart, ...]]:
             where = self._brokers_of([key for key in partitions if key not in found], broker_id, deadline)
             reason = "no leader is known"
-            for node_id in sorted({node for node in where.values() if node is not None}):
-                request = messages.describe_producers_request(key for key, node in where.items() if node == node_id)
-                try:
-                    answers = responses.by_partition(self._cluster.request(node_id, request, deadline))
-                except NodeUnavailableError:
-                    continue  # its partitions are retried at their new leaders
-                for partition, answer in answers.items():
+            requests = {
+                node_id: messages.describe_producers_request(key for key, node in where.items() if node == node_id)
+                for node_id in {node for node in where.values() if node is not None}
+            }
+            # The partitions of a broker that does not answer are retried at their new leaders.
+            for node_id, response in self._cluster.request_at_once(requests, deadline).items():
+                for partition, answer in responses.by_partition(response).items():
                     if answer.error_code == Code.NONE:
                         found[partition] = tuple(answer.active_producers)
                     elif answer.error_code not in LEADER_MOVED:
@@ -420,7 +420,7 @@ class TransactionQueries:
         """The broker for each existing partition, None while it has no leader; others are omitted."""
         wanted = set(partitions)
         found: dict[TopicPartition, int | None] = {}
-        for topic in self._topics(sorted({partition.topic for partition in wanted}), deadline):
+        for topic in self._cluster.refresh({partition.topic for partition in wanted}, deadline).topics:
             if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
             for part in topic.partitions:
@@ -428,8 +428,6 @@ class TransactionQueries:
                 if key in wanted and (broker_id is None or broker_id in part.replica_nodes):
                     leader_id = part.leader_id if part.leader_id >= 0 else None
                     found[key] = leader_id if broker_id is None else broker_id
-        if not {node_id for node_id in found.values() if node_id is not None} <= {*self._cluster.node_ids(deadline)}:
-            self._cluster.refresh((), deadline)
         return found
 
 

@@ -46,11 +46,8 @@ class _QuietAdapter(HTTPAdapter):
 
 class TokenEndpoint:
     def __init__(self, options: KafkaOptions) -> None:
-        self._url = str(options.oauth_token_url)
-        self._client_id = str(options.oauth_client_id)
-        self._client_secret = str(options.oauth_client_secret)
-        self._scope = options.oauth_scope
-        self._extensions = options.sasl_extensions
+        self._options = options
+        self._url = options.oauth_token_url
         self._trusted = options.https_ca_location or True
 
     def ask(self) -> Token:
@@ -72,7 +69,7 @@ class TokenEndpoint:
         if not isinstance(value, str) or not value:
             raise self._refused(statuses, "the answer contains no access_token")
         expires_at_s = None if lasts_s is None else time.time() + float(lasts_s)
-        return Token(value, expires_at_s, self._extensions)
+        return Token(value, expires_at_s, self._options.sasl_extensions)
 
     def _answer(self, statuses: list[HTTPStatus]) -> Mapping[str, Any]:
         """The parsed answer; its status is appended to ``statuses``."""
@@ -83,8 +80,9 @@ class TokenEndpoint:
                 response.raise_for_status()
             return response
 
+        options = self._options
         # By default the client's credentials are in the header Authorization: client_secret_basic.
-        with OAuth2Session(self._client_id, self._client_secret, scope=self._scope) as session:
+        with OAuth2Session(options.oauth_client_id, options.oauth_client_secret, scope=options.oauth_scope) as session:
             for scheme in ("http://", "https://"):
                 session.mount(scheme, _QuietAdapter())
             session.register_compliance_hook("access_token_response", checked)
@@ -118,7 +116,7 @@ class TokenEndpoint:
             api=f"the token endpoint {self._url}",
             code=status.value,
             name=status.phrase,
-            detail=f"client {self._client_id!r} was refused a token: {detail}",
+            detail=f"client {self._options.oauth_client_id!r} was refused a token: {detail}",
         )
 
 

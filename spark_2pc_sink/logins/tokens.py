@@ -20,18 +20,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.kafka_security import check_extensions
 from spark_2pc_sink.options.settings import HIDDEN, refused
 
-if TYPE_CHECKING:  # kafka-python has no type information, and its class only declares these methods.
+if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
-
-    AbstractTokenProvider = object
-else:
-    from kafka.net.sasl.oauth import AbstractTokenProvider
 
 
 def check_library(options: KafkaOptions) -> None:
@@ -194,11 +192,11 @@ def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float,
     return oauth_cb
 
 
-class BrokerTokens(AbstractTokenProvider):
+@AbstractTokenProvider.register
+class BrokerTokens:
     """A token source as kafka-python's token provider: used at each login, and again before a session ends."""
 
     def __init__(self, source: TokenSource) -> None:
-        super().__init__()
         self._source = source
         self._shown: Token | None = None
 

@@ -15,7 +15,7 @@ from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState
-from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, split_batches
+from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.recovery.report import Action, shown
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jdbc_state.state_store import KeepingStore
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered
+    from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 
 def has_kept(store: KeepingStore, row: StateRow) -> bool:

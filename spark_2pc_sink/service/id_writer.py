@@ -23,13 +23,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError, HaltError, InDoubtError, LocalProtocolError, SupersededError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.produce_session import (
-    AcknowledgedBatches,
-    BatchListSender,
-    PlacedBatch,
-    SendBatches,
-    join_batches,
-)
+from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, BatchListSender, SendBatches, join_batches
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
 from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt
@@ -46,6 +40,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
     from spark_2pc_sink.options import ServiceOptions
     from spark_2pc_sink.service.outgoing import EncodedRecords
+    from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 #: Checking costs a request, and a service runs thousands of transactions while an operator types a command. Brokers
 #: learn of a new level within about the same time.

@@ -8,11 +8,12 @@ from typing import Final, TypeAlias
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.produce_session import PlacedBatch
+from spark_2pc_sink.kafka.record_encoder import partition_for_key
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, format_digest
-from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, partition_for_key, record_content
+from spark_2pc_sink.wire.batch_format import record_content
+from spark_2pc_sink.wire.record_batch import PlacedBatch, combine_digests, format_digest
+from spark_2pc_sink.wire.record_list import encode_listed_batches
 
 #: Types of a record's key and value.
 Content: TypeAlias = bytes | str | None
@@ -73,19 +74,17 @@ def encode(
     for record in records:
         partition = TopicPartition(record.topic, _partition_of(record, partition_count(record.topic), free))
         contents.setdefault(partition, []).append(record.content)
-    batches, digest = [], EMPTY_DIGEST
-    for partition, of_partition in contents.items():
-        for part in cut_contents(of_partition, options.batch_bytes_max):
-            batch = encode_listed_batch(
-                partition.topic,
-                part,
-                timestamp_ms=timestamp_ms,
-                compression=options.compression,
-                level=options.compression_level,
-            )
-            batches.append(PlacedBatch(partition, batch.payload, batch.record_count))
-            digest = combine_digests(digest, batch.digest)
-    return EncodedRecords(tuple(batches), len(records), format_digest(digest))
+    batches = tuple(
+        encode_listed_batches(
+            contents,
+            bytes_max=options.batch_bytes_max,
+            timestamp_ms=timestamp_ms,
+            compression=options.compression,
+            level=options.compression_level,
+        )
+    )
+    digest = combine_digests(*(batch.digest for batch in batches))
+    return EncodedRecords(batches, len(records), format_digest(digest))
 
 
 def _partition_of(record: OutgoingRecord, count: int, free: int) -> int:

@@ -5,7 +5,7 @@ Call `TransactionTool`; ``spark-2pc transactions`` calls it with the flags of ``
 ``spark-2pc transactions --help`` says what to do when read_committed consumers are blocked, because a
 partition's last stable offset waits for its oldest open transaction.
 
-Reading order: ``queries`` (requests to brokers, and their results), ``ending``, ``tool``.
+Reading order: ``ending``, ``tool``; `spark_2pc_sink.kafka.transaction_queries` has the requests and their results.
 """
 
 from spark_2pc_sink.kafka.transaction_queries import (

@@ -13,6 +13,7 @@ from spark_2pc_sink.errors import AbortRefusedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
 from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.transaction_client import DEFAULT_MAX_TIMEOUT_MS
 from spark_2pc_sink.kafka.transaction_queries import (
     AbortedOpenTransaction,
     HangingTransaction,
@@ -30,9 +31,6 @@ from spark_2pc_sink.recovery.recover_command import kafka_connection
 from spark_2pc_sink.transactions import ending
 from spark_2pc_sink.transactions.remedies import with_cluster
 
-#: Minimum age of an open transaction's last record before it is examined: transaction.max.timeout.ms of
-#: brokers, and the default of Kafka's own tool.
-DEFAULT_MAX_TIMEOUT_MS: Final = 15 * 60 * 1000
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 

@@ -113,27 +113,24 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
     Api.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
     Api.LIST_TRANSACTIONS: VersionRange(0, 2),
 }
-#: Each API with each of these versions.
-SUPPORTED: Final = frozenset(
-    (api, version) for api, spoken in VERSIONS.items() for version in range(spoken.oldest, spoken.newest + 1)
-)
+#: No upper bound.
+ANY_VERSION: Final = 2**15 - 1
 
 
-def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
+def choose_version(broker: ApiVersionsReply, api: Api, at_least: int = 0, at_most: int = ANY_VERSION) -> int:
     """The newest version of ``api`` supported by both the broker and this package.
 
-    ``at_most`` is for callers that need an older protocol, such as 4 for EndTxn below transaction.version 2. Without a
-    common version a KafkaError is raised (code 35, the broker's own answer).
+    The bounds are for callers that need a certain protocol, such as at most 4 for EndTxn below transaction.version 2.
+    Without a common version a KafkaError is raised (code 35, the broker's own answer).
     """
-    ours = VERSIONS[api]
-    theirs = broker.apis.get(api)
-    newest_ours = ours.newest if at_most is None else min(at_most, ours.newest)
-    if theirs is not None and max(ours.oldest, theirs.oldest) <= min(newest_ours, theirs.newest):
-        return min(newest_ours, theirs.newest)
+    ours, theirs = VERSIONS[api], broker.apis.get(api)
+    oldest, newest = max(at_least, ours.oldest), min(at_most, ours.newest)
+    if theirs is not None and max(oldest, theirs.oldest) <= min(newest, theirs.newest):
+        return min(newest, theirs.newest)
     offered = "does not offer it" if theirs is None else f"offers versions {theirs.oldest} to {theirs.newest}"
     raise KafkaError(
         api=api.name,
         code=Code.UNSUPPORTED_VERSION,
         name=Code.UNSUPPORTED_VERSION.name,
-        detail=f"this package needs a version from {ours.oldest} to {newest_ours}, the broker {offered}",
+        detail=f"this package needs a version from {oldest} to {newest}, the broker {offered}",
     )

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX
+from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, NO_HEADERS, VARINT_BYTES_MAX
 
 #: A pyarrow.Array or pyarrow.ChunkedArray; pyarrow has no type annotations of its own.
 ArrowColumn: TypeAlias = Any
@@ -251,7 +251,6 @@ def _write_varints(data: ByteArray, positions: Int64Array, unsigned: UInt64Array
 
 #: Attributes and timestamp delta of a record: one byte each, both 0.
 ZERO_BYTES: Final = 2
-_NO_HEADERS: Final = b"\x00"
 
 
 @dataclass(frozen=True)
@@ -405,7 +404,7 @@ class EncodedRows:
         keys = Prefixed.of(key, count)
         values = Prefixed.of(as_binary(value, "value"), count)
         lists = None if headers is None else Headers.of(headers, key)
-        header_sizes = len(_NO_HEADERS) if lists is None else lists.sizes()
+        header_sizes = len(NO_HEADERS) if lists is None else lists.sizes()
         body_sizes = ZERO_BYTES + keys.sizes() + values.sizes() + header_sizes
         with_delta = body_sizes + VARINT_BYTES_MAX
         return cls(keys, values, lists, body_sizes, with_delta + Varints.of(with_delta).sizes)
@@ -461,10 +460,8 @@ class EncodedRows:
             start, begin = stop, int(ends[stop - 1]) if stop else 0
         return parts
 
-    def header_parts(self) -> list[ArrowColumn]:
-        if self.headers is None:
-            return [pa.scalar(_NO_HEADERS, pa.binary())]
-        return self.headers.parts()
+    def header_parts(self) -> Sequence[ArrowColumn | bytes]:
+        return [NO_HEADERS] if self.headers is None else self.headers.parts()
 
 
 def _is_pair(kind: Any) -> bool:

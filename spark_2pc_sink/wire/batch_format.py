@@ -14,7 +14,7 @@ zigzag varints; key and value are preceded by their length, -1 for null.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -192,6 +192,33 @@ def next_sequence(sequence: int, count: int) -> int:
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """The header at ``position``, unchecked; at least `HEADER_BYTES` bytes must be there."""
     return BatchHeader._make(HEADER.unpack_from(data, position))
+
+
+_ABSENT: Final = encode_varint(-1)
+NO_HEADERS: Final = encode_varint(0)
+#: Attributes and timestamp delta of a record.
+_ZEROS: Final = b"\x00\x00"
+
+
+def record_content(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] = ()) -> bytes:
+    """A record's content, independent of its position: length-prefixed key, value and headers."""
+    if not headers:
+        return b"".join((_sized(key), _sized(value), NO_HEADERS))
+    listed = [part for name, content in headers for part in (_sized(name.encode()), _sized(content))]
+    return b"".join((_sized(key), _sized(value), encode_varint(len(headers)), *listed))
+
+
+def encode_records(contents: Iterable[bytes]) -> bytes:
+    """The records of one batch, all with its timestamp, from contents made by `record_content`."""
+    parts = []
+    for number, content in enumerate(contents):
+        body = _ZEROS + encode_varint(number) + content
+        parts += [encode_varint(len(body)), body]
+    return b"".join(parts)
+
+
+def _sized(content: bytes | None) -> bytes:
+    return _ABSENT if content is None else encode_varint(len(content)) + content
 
 
 def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:

@@ -1,8 +1,7 @@
 """Requests before their version is chosen; Produce and EndTxn, the two of every transaction, encoded and decoded here.
 
 A service sends them a thousand times a second, and kafka-python's objects for them, with their headers, take longer
-than the sockets do (benchmarks/tried.md). A `FramedRequest` provides the few methods that connections call on a
-request.
+than the sockets do (benchmarks/tried.md).
 
 Both are *flexible* in every version that this package supports (KIP-482): lengths are varints, one greater than the
 count, and each structure ends with its tags.
@@ -11,17 +10,15 @@ count, and each structure ends with its tags.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import SUPPORTED, VERSIONS, Api
-from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, read_unsigned
-
-#: A part of a request: any object that exposes its bytes without a copy.
-RecordBytes: TypeAlias = bytes | bytearray | memoryview
+from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.wire.api_versions import ANY_VERSION, Api
+from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, Buffer, read_unsigned
 
 #: Message length, API key, version, correlation id, length of the client id.
 _HEAD: Final = struct.Struct(">ihhih")
@@ -39,11 +36,6 @@ _PRODUCED: Final = struct.Struct(">ihqqq")
 _ENDED: Final = struct.Struct(">ih")
 _ENDED_WITH_PAIR: Final = struct.Struct(">ihqh")
 _PAIR_IN_END_VERSION: Final = 5
-#: The tag of a partition whose leader has changed (KIP-951), from version 10 on.
-_CURRENT_LEADER: Final = 0
-_NO_LEADER: Final = -1
-#: The epoch of a producer that has none yet.
-NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class ProducedPartition:
     ``base_offset`` is -1 with an error, and for a duplicate whose offset the broker no longer remembers.
     ``log_append_time_ms`` is -1 on a topic that keeps the producer's timestamps; for a detected duplicate it is the
     timestamp of the batch appended earlier, on any topic. ``record_errors`` has (index in the batch, message) for each
-    record that the broker refused. With error 6, ``leader_id`` is the new leader, if the broker said so.
+    record that the broker refused.
     """
 
     error_code: int
@@ -61,104 +53,58 @@ class ProducedPartition:
     log_append_time_ms: int
     error_message: str | None = None
     record_errors: tuple[tuple[int, str | None], ...] = ()
-    leader_id: int = -1
-
-
-class KafkaRequest(Protocol):
-    """A request with its API key and version: kafka-python's, or a `FramedRequest`."""
-
-    API_KEY: int
-    API_VERSION: int
-
-    @property
-    def header(self) -> Any: ...
-
-    def with_header(self, *, correlation_id: int, client_id: str) -> None: ...
-
-    def encode(self, *, framed: bool, header: bool) -> bytes: ...
 
 
 class RequestTemplate(NamedTuple):
     """A request before its version is chosen, which depends on the broker that it is sent to.
 
-    ``version_max`` is the newest one that may be chosen; None for any.
+    ``version_min`` and ``version_max`` are bounds for this request within those of
+    `spark_2pc_sink.wire.api_versions.VERSIONS`.
     """
 
     api: Api
-    build: Callable[[int], KafkaRequest]
-    version_max: int | None = None
-
-    def at(self, version: int) -> KafkaRequest:
-        """The request at one of `VERSIONS`; each sending needs a new one."""
-        if (self.api, version) not in SUPPORTED:
-            spoken = VERSIONS[self.api]
-            raise LocalProtocolError(
-                operation=f"build a {self.api.name} request",
-                state=f"version {version}",
-                rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
-            )
-        return self.build(version)
+    build: Callable[[int], FramedRequest]
+    version_min: int = 0
+    version_max: int = ANY_VERSION
 
 
-class FramedRequest:
-    """One request, to be sent once, on one connection; ``read`` reads the response body."""
+class FramedRequest(NamedTuple):
+    """A request at one version.
 
-    def __init__(self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], Any]) -> None:
-        self.API_KEY: int = api
-        self.API_VERSION: int = version
-        self._body = list(body)
-        self._read = read
-        self._client_id = b""
-        #: Matches the response to this request.
-        self.correlation_id: int = 0
+    ``read`` reads an answer with its header, and raises any error for an invalid one. ``flexible`` if the request's
+    header has tags (KIP-482).
+    """
+
+    api: Api
+    version: int
+    body: Sequence[Buffer]
+    read: Callable[[bytes], Any]
+    flexible: bool = True
 
     def __repr__(self) -> str:
-        return f"{Api(self.API_KEY).name} version {self.API_VERSION}"
+        """Without the body, which may have a password."""
+        return f"{self.api.name} version {self.version}"
 
-    def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        self.correlation_id, self._client_id = correlation_id, client_id.encode()
-
-    def encode(self, **_: bool) -> bytes:
-        """The whole request, with header and length, as connections send it."""
-        client_id = self._client_id
-        length = _HEAD.size - _LENGTH_BYTES + len(client_id) + len(_NO_TAGS) + sum(map(len, self._body))
-        head = _HEAD.pack(length, self.API_KEY, self.API_VERSION, self.correlation_id, len(client_id))
-        return b"".join((head, client_id, _NO_TAGS, *self._body))
-
-    @property
-    def header(self) -> FramedRequest:
-        """Kept by the connection until the response arrives."""
-        return self
-
-    def get_response_class(self) -> FramedRequest:
-        return self
-
-    def decode(self, answer: bytes, *, header: bool) -> Any:
-        """Read a response with its header; ValueError, as connections expect, if it is not valid."""
-        del header
-        try:
-            _, position = _read_tags(answer, _CORRELATION_BYTES)
-            return self._read(answer, position)
-        except (IndexError, struct.error) as error:
-            raise ValueError(f"the answer to {self!r} is incomplete ({len(answer)} bytes)") from error
+    def encode(self, *, correlation_id: int, client_id: str) -> bytes:
+        """The whole request, with length and header. The answer has the same correlation id."""
+        client, tags = client_id.encode(), _NO_TAGS if self.flexible else b""
+        length = _HEAD.size - _LENGTH_BYTES + len(client) + len(tags) + sum(map(len, self.body))
+        head = _HEAD.pack(length, self.api, self.version, correlation_id, len(client))
+        return b"".join((head, client, tags, *self.body))
 
 
 def produce_request(
-    transactional_id: str,
-    batches: Mapping[TopicPartition, RecordBytes],
-    *,
-    timeout_ms: int,
-    version_max: int | None = None,
+    transactional_id: str, batches: Mapping[TopicPartition, Buffer], *, timeout_ms: int
 ) -> RequestTemplate:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
     Version 12 adds the partitions to the transaction implicitly, for 11 they were added earlier. The batches are copied
     once, into the frame.
     """
-    topics: dict[str, list[tuple[int, RecordBytes]]] = {}
+    topics: dict[str, list[tuple[int, Buffer]]] = {}
     for partition, records in batches.items():
         topics.setdefault(partition.topic, []).append((partition.partition, records))
-    body: list[RecordBytes] = [_text(transactional_id), _ACKS_AND_TIMEOUT.pack(_ALL_IN_SYNC_REPLICAS, timeout_ms)]
+    body: list[Buffer] = [_text(transactional_id), _ACKS_AND_TIMEOUT.pack(_ALL_IN_SYNC_REPLICAS, timeout_ms)]
     body.append(_length(topics))
     for name, of_topic in topics.items():
         body += (_text(name), _length(of_topic))
@@ -166,9 +112,7 @@ def produce_request(
             body += (_INDEX.pack(index), _length(records), records, _NO_TAGS)
         body.append(_NO_TAGS)
     body.append(_NO_TAGS)
-    return RequestTemplate(
-        Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced), version_max
-    )
+    return RequestTemplate(Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced))
 
 
 def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> RequestTemplate:
@@ -177,10 +121,7 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
     def build(version: int) -> FramedRequest:
         layout = _ENDED_WITH_PAIR if version >= _PAIR_IN_END_VERSION else _ENDED
-        # After the throttle time.
-        return FramedRequest(
-            Api.END_TXN, version, body, lambda data, position: EndTxnResponse(*layout.unpack_from(data, position)[1:])
-        )
+        return FramedRequest(Api.END_TXN, version, body, partial(_read_ended, layout))
 
     return RequestTemplate(Api.END_TXN, build)
 
@@ -190,7 +131,7 @@ class EndTxnResponse(NamedTuple):
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_EPOCH
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
     @property
     def producer(self) -> ProducerIdAndEpoch | None:
@@ -200,7 +141,7 @@ class EndTxnResponse(NamedTuple):
 
 def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
     """The pair, or None if either half is -1: an error, nothing ongoing, or an id that is being created."""
-    if producer_id == NO_PRODUCER_ID or epoch == NO_EPOCH:
+    if producer_id == NO_PRODUCER_ID or epoch == NO_PRODUCER_EPOCH:
         return None
     try:
         return ProducerIdAndEpoch(producer_id, epoch)
@@ -208,9 +149,14 @@ def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
         raise RemoteProtocolError(peer="the transaction coordinator", detail=str(error)) from error
 
 
-def _read_produced(data: bytes, position: int) -> dict[TopicPartition, ProducedPartition]:
+def _read_ended(layout: struct.Struct, data: bytes) -> EndTxnResponse:
+    _throttle_ms, *ended = layout.unpack_from(data, _skip_tags(data, _CORRELATION_BYTES))
+    return EndTxnResponse(*ended)
+
+
+def _read_produced(data: bytes) -> dict[TopicPartition, ProducedPartition]:
     found: dict[TopicPartition, ProducedPartition] = {}
-    topics, position = _read_length(data, position)
+    topics, position = _read_length(data, _skip_tags(data, _CORRELATION_BYTES))
     for _ in range(topics):
         topic, position = _read_text(data, position)
         partitions, position = _read_length(data, position)
@@ -218,12 +164,11 @@ def _read_produced(data: bytes, position: int) -> dict[TopicPartition, ProducedP
             index, code, base_offset, append_time_ms, _ = _PRODUCED.unpack_from(data, position)
             errors, position = _read_record_errors(data, position + _PRODUCED.size)
             message, position = _read_text(data, position)
-            tags, position = _read_tags(data, position)
-            leader = _INDEX.unpack_from(tags[_CURRENT_LEADER])[0] if _CURRENT_LEADER in tags else _NO_LEADER
+            position = _skip_tags(data, position)
             found[TopicPartition(topic or "", index)] = ProducedPartition(
-                code, base_offset, append_time_ms, message, errors, leader
+                code, base_offset, append_time_ms, message, errors
             )
-        _, position = _read_tags(data, position)
+        position = _skip_tags(data, position)
     return found
 
 
@@ -233,7 +178,7 @@ def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, st
     for _ in range(count):
         (number,) = _INDEX.unpack_from(data, position)
         message, position = _read_text(data, position + _INDEX.size)
-        _, position = _read_tags(data, position)
+        position = _skip_tags(data, position)
         errors.append((number, message))
     return tuple(errors), position
 
@@ -270,22 +215,21 @@ def _read_text(data: bytes, position: int) -> tuple[str | None, int]:
     length, position = _read_length(data, position)
     if length < 0:
         return None, position
-    stop = position + length
-    return _whole(data, position, stop).decode(), stop
+    text, position = _read_bytes(data, position, length)
+    return text.decode(), position
 
 
-def _read_tags(data: bytes, position: int) -> tuple[dict[int, bytes], int]:
+def _skip_tags(data: bytes, position: int) -> int:
     count, position = _read_number(data, position)
-    tags = {}
     for _ in range(count):
-        tag, position = _read_number(data, position)
+        _tag, position = _read_number(data, position)
         length, position = _read_number(data, position)
-        tags[tag] = _whole(data, position, position + length)
-        position += length
-    return tags, position
+        _, position = _read_bytes(data, position, length)
+    return position
 
 
-def _whole(data: bytes, start: int, stop: int) -> bytes:
+def _read_bytes(data: bytes, position: int, length: int) -> tuple[bytes, int]:
+    stop = position + length
     if stop > len(data):
-        raise IndexError
-    return data[start:stop]
+        raise IndexError(f"{length} bytes at {position}, the answer has {len(data)}")
+    return data[position:stop], stop

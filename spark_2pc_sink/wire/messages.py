@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import (
@@ -19,14 +20,14 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.framed_request import KafkaRequest, RequestTemplate
+from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate
 
 _Part = TypeVar("_Part")
-_NO_EPOCH: Final = -1
 #: The first version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
 TWO_PHASE_COMMIT_VERSION: Final = 6
 _CONSUMER: Final = -1
@@ -62,6 +63,14 @@ def api_versions_request(*, client_name: str, client_version: str) -> RequestTem
     return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version=client_version)
 
 
+def sasl_handshake_request(mechanism: str | None) -> RequestTemplate:
+    return _request(SaslHandshakeRequest, mechanism=mechanism)
+
+
+def sasl_authenticate_request(data: bytes) -> RequestTemplate:
+    return _request(SaslAuthenticateRequest, auth_bytes=data)
+
+
 def metadata_request(topics: Iterable[str] | None, *, operations: bool = False) -> RequestTemplate:
     """Ask for brokers, cluster id, and the partitions of ``topics``. Creates no topic.
 
@@ -94,7 +103,7 @@ def init_producer_id_request(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         producer_id=NO_PRODUCER_ID,
-        producer_epoch=_NO_EPOCH,
+        producer_epoch=NO_PRODUCER_EPOCH,
         enable2_pc=enable_two_phase_commit,
         keep_prepared_txn=keep_prepared,
     )
@@ -227,20 +236,23 @@ def _request(kind: Any, **fields: Any) -> RequestTemplate:
     A value that its version does not carry is a LocalProtocolError. Encoding would drop it silently: without its flag
     InitProducerId aborts the transaction that it should keep, and without its filter a broker lists everything.
     """
+    api = Api(kind.API_KEY)
 
-    def build(version: int) -> KafkaRequest:
+    def build(version: int) -> FramedRequest:
         for name, value in fields.items():
             field = kind.fields[name]
             if not field.for_version_q(version) and value != field.default:
                 raise LocalProtocolError(
-                    operation=f"{Api(kind.API_KEY).name} with {name}",
+                    operation=f"{api.name} with {name}",
                     state=f"version {version} of the request",
                     rule=f"brokers read it from version {field.min_version} on ({_SOURCES[name]})",
                 )
-        request: KafkaRequest = kind(version=version, **fields)
-        return request
+        request = kind(version=version, **fields)
+        request.with_header()
+        read = partial(request.header.get_response_class().decode, header=True)
+        return FramedRequest(api, version, (request.encode(),), read, flexible=kind.flexible_version_q(version))
 
-    return RequestTemplate(Api(kind.API_KEY), build)
+    return RequestTemplate(api, build)
 
 
 def _by_topic(parts: Iterable[tuple[TopicPartition, _Part]]) -> dict[str, list[_Part]]:

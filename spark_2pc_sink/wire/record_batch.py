@@ -43,7 +43,7 @@ import pyarrow as pa
 import xxhash
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.arrow_layout import (
     INT32_BYTES_MAX,
     ZERO_BYTES,
@@ -69,6 +69,7 @@ from spark_2pc_sink.wire.batch_format import (
     NO_SEQUENCE,
     SEQUENCE_COUNT,
     TRANSACTIONAL_BIT,
+    Buffer,
 )
 
 #: The digest of no records at all.
@@ -206,8 +207,6 @@ def format_digest(digest: int) -> str:
     return f"{digest:0{_HEX_DIGITS}x}"
 
 
-#: Means the library's own default level (``compression.gzip.level``, KIP-390).
-DEFAULT_LEVEL: Final = -1
 #: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer.
 _GZIP_WINDOW_BITS: Final = 15 + 16
 
@@ -238,7 +237,8 @@ def compress(records: ArrowBuffer, compression: Compression, level: int | None =
 
 
 def _compress_gzip(records: ArrowBuffer, level: int | None) -> bytes:
-    compressor = zlib.compressobj(DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+    # -1 is zlib's own default, as compression.gzip.level's (KIP-390).
+    compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
     return compressor.compress(memoryview(records)) + compressor.flush()
 
 
@@ -266,10 +266,29 @@ _COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]]
     ),
     Compression.ZSTD: lambda records, level: pa.Codec("zstd", compression_level=level).compress(records, asbytes=True),
 }
-_NO_PRODUCER_EPOCH: Final = -1
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
 _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """One record batch for a partition, without a producer id and a sequence number.
+
+    ``row_key`` is its only record's key, printable; None for several records.
+    """
+
+    partition: TopicPartition
+    payload: Buffer | ArrowBuffer
+    record_count: int
+    row_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedBatch(PlacedBatch):
+    """The same, with the digest of its records."""
+
+    digest: int
 
 
 def unassigned_header(payload_bytes: int, codec: Compression, record_count: int, timestamp_ms: int) -> bytes:
@@ -277,7 +296,7 @@ def unassigned_header(payload_bytes: int, codec: Compression, record_count: int,
     return HEADER.pack(
         *(0, HEADER_BYTES + payload_bytes - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0),
         *(codec.value | TRANSACTIONAL_BIT, record_count - 1, timestamp_ms, timestamp_ms),
-        *(NO_PRODUCER_ID, _NO_PRODUCER_EPOCH, NO_SEQUENCE, record_count),
+        *(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, record_count),
     )
 
 

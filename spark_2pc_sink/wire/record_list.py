@@ -1,77 +1,61 @@
 """A few records as a record batch, one by one: for a handful, NumPy and Arrow calls cost more than the bytes.
 
-The bytes, the digest and the partition of a key are those that `record_batch` and
-`spark_2pc_sink.kafka.record_encoder` give for the same records; a test compares them.
+The bytes and the digest are those that `record_batch` gives for the same records; a test compares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import xxhash
 
-from spark_2pc_sink.wire.batch_format import encode_varint
-from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, compress, unassigned_header
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.wire.batch_format import encode_records
+from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, EncodedBatch, compress, unassigned_header
 
-#: A header's key and its value, which may be absent.
-HeaderList = Sequence[tuple[str, "bytes | None"]]
 #: Smaller batches are not compressed. Initialising zstd takes longer than everything else done for a record, and saves
 #: less than the size of its transaction's headers and end markers.
 COMPRESSED_BYTES_MIN: Final = 512
 #: Bytes of a record besides its content: its length and offset delta (5 each), attributes and timestamp delta.
 RECORD_BYTES: Final = 12
-_ABSENT: Final = encode_varint(-1)
-_NO_HEADERS: Final = encode_varint(0)
-#: Attributes and timestamp delta.
-_ZEROS: Final = b"\x00\x00"
-
-# The constants of org.apache.kafka.common.utils.Utils.murmur2.
-_SEED: Final = 0x9747B28C
-_M: Final = 0x5BD1E995
-_R: Final = 24
-_MASK: Final = 0xFFFFFFFF
-_WORD_BYTES: Final = 4
 
 
-@dataclass(frozen=True)
-class ListedBatch:
-    """A record batch without a producer (`record_batch.assign_producer`), and its records' digest."""
-
-    payload: bytearray
-    record_count: int
-    digest: int
-
-
-def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) -> bytes:
-    """A record's content, independent of its position: length-prefixed key, value and headers."""
-    if not headers:
-        return b"".join((_sized(key), _sized(value), _NO_HEADERS))
-    listed = [part for name, content in headers for part in (_sized(name.encode()), _sized(content))]
-    return b"".join((_sized(key), _sized(value), encode_varint(len(headers)), *listed))
+def encode_listed_batches(
+    contents: Mapping[TopicPartition, Sequence[bytes]],
+    *,
+    bytes_max: int,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None,
+) -> Iterator[EncodedBatch]:
+    """The batches of a transaction, each of at most ``bytes_max`` bytes of records, see `cut_contents`."""
+    for partition, of_partition in contents.items():
+        for part in cut_contents(of_partition, bytes_max):
+            yield encode_listed_batch(partition, part, timestamp_ms=timestamp_ms, compression=compression, level=level)
 
 
 def encode_listed_batch(
-    topic: str, contents: Sequence[bytes], *, timestamp_ms: int, compression: str, level: int | None = None
-) -> ListedBatch:
-    """One batch of a transaction, without a producer yet, from contents made by `record_content`, at least one.
+    partition: TopicPartition,
+    contents: Sequence[bytes],
+    *,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None = None,
+) -> EncodedBatch:
+    """One batch of a transaction from contents made by `batch_format.record_content`, at least one.
 
     It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
     """
-    parts = []
-    for number, content in enumerate(contents):
-        body = _ZEROS + encode_varint(number) + content
-        parts += [encode_varint(len(body)), body]
-    section = b"".join(parts)
+    section = encode_records(contents)
     codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
     count = len(contents)
     header = unassigned_header(len(payload), codec, count, timestamp_ms)
-    seed = xxhash.xxh3_64_intdigest(topic.encode())
+    seed = xxhash.xxh3_64_intdigest(partition.topic.encode())
     digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % DIGEST_MODULUS
-    return ListedBatch(bytearray().join((header, payload)), count, digest)
+    return EncodedBatch(partition, bytearray().join((header, payload)), count, digest=digest)
 
 
 def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
@@ -86,25 +70,3 @@ def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[byt
         part.append(content)
         size += record_bytes
     yield part
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition chosen by Java's default partitioner, see `spark_2pc_sink.kafka.record_encoder`."""
-    return (_murmur2(key) & 0x7FFFFFFF) % partition_count
-
-
-def _murmur2(key: bytes) -> int:
-    hashed = _SEED ^ len(key)
-    whole = len(key) - len(key) % _WORD_BYTES
-    for start in range(0, whole, _WORD_BYTES):
-        word = int.from_bytes(key[start : start + _WORD_BYTES], "little") * _M & _MASK
-        word = (word ^ word >> _R) * _M & _MASK
-        hashed = hashed * _M & _MASK ^ word
-    if whole < len(key):
-        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
-    hashed = (hashed ^ hashed >> 13) * _M & _MASK
-    return hashed ^ hashed >> 15
-
-
-def _sized(content: bytes | None) -> bytes:
-    return _ABSENT if content is None else encode_varint(len(content)) + content

@@ -25,7 +25,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.log_reader import LogReader
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_key_values
 from spark_2pc_sink.verification.topic_reader import TopicReader
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, encode_varint
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
@@ -61,7 +61,7 @@ def cut_off(codec: Compression, *, left_bytes: int | None = None) -> bytes:
     Args:
         left_bytes: what is left of the data; half of it unless given. A hundred end within the first block.
     """
-    section = encode_records([(b"%d" % n, b"%d" % (n * 7919)) for n in range(_CUT_RECORDS)])
+    section = encode_key_values([(b"%d" % n, b"%d" % (n * 7919)) for n in range(_CUT_RECORDS)])
     whole = bytes(memoryview(compress(pa.py_buffer(section), codec)))
     left = whole[: len(whole) // 2 if left_bytes is None else left_bytes]
     return build_batch(left, record_count=_CUT_RECORDS, timestamp_ms=_TIMESTAMP_MS, attributes=codec.value)

@@ -40,7 +40,7 @@ from spark_2pc_sink.reference.storage.batches import (
     build_batch,
     build_marker,
     decode_records,
-    encode_records,
+    encode_key_values,
     read_marker,
     stamp_batch,
 )
@@ -343,7 +343,7 @@ class PartitionLog:
     ) -> Appended:
         """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""
         batch = build_batch(
-            encode_records(records),
+            encode_key_values(records),
             record_count=len(records),
             timestamp_ms=now_ms,
             producer=producer or NO_PAIR,

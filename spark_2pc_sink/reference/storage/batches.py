@@ -41,10 +41,11 @@ from spark_2pc_sink.wire.batch_format import (
     Buffer,
     Record,
     StoredMarker,
-    encode_varint,
+    encode_records,
     end_marker,
     read_header,
     read_records,
+    record_content,
 )
 
 #: A record has seven numbers of at least one byte each.
@@ -171,19 +172,15 @@ COMPRESSED_RECORDS_MAX: Final = 1_000_000
 KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 
-def encode_records(records: Sequence[KeyValue]) -> bytes:
-    bodies = (
-        b"".join((b"\x00\x00", encode_varint(delta), _sized(key), _sized(value), b"\x00"))
-        for delta, (key, value) in enumerate(records)
-    )
-    return b"".join(encode_varint(len(body)) + body for body in bodies)
+def encode_key_values(records: Sequence[KeyValue]) -> bytes:
+    return encode_records(record_content(key, value) for key, value in records)
 
 
 def build_marker(marker: EndMarker, *, timestamp_ms: int) -> bytes:
     """A control batch that ends a transaction (KIP-98, "Control Records"), at base offset 0."""
     key = CONTROL_KEY.pack(0, COMMIT if marker.commit else ABORT)
     return build_batch(
-        encode_records([(key, MARKER_VALUE.pack(0, marker.coordinator_epoch))]),
+        encode_key_values([(key, MARKER_VALUE.pack(0, marker.coordinator_epoch))]),
         record_count=1,
         timestamp_ms=timestamp_ms,
         producer=Pair(marker.producer_id, marker.producer_epoch),
@@ -221,7 +218,3 @@ def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
         yield from read_records(section, header)
     except RemoteProtocolError as error:
         raise BatchError(code=Code.CORRUPT_MESSAGE, detail=error.detail) from error
-
-
-def _sized(data: bytes | None) -> bytes:
-    return encode_varint(-1) if data is None else encode_varint(len(data)) + data

@@ -36,11 +36,11 @@ from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, cont
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
     from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -401,8 +401,8 @@ class _LaneEncoder:
         if len(waiting) > 1:
             waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
         for rows in waiting:
-            for part in self._partitioner.split_batch(rows):
-                self._send(self._records.append(part.partition, part.rows))
+            for partition, of_partition in self._partitioner.split_batch(rows):
+                self._send(self._records.append(partition, of_partition))
 
     def _send(self, batches: Iterable[EncodedBatch]) -> None:
         for batch in batches:

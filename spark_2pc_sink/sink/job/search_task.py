@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.errors import RecordRefusedError
-    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
     from spark_2pc_sink.sink.stream.task_stream import TaskStream
+    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class _SearchTask:
     def _make_records(self, rows: pa.RecordBatch) -> None:
         tasks = self._plan.tasks
         encoder = RecordEncoder(tasks.encoding, timestamp_ms=tasks.timestamp_ms, limits=self._topics.limits_of)
-        for part in self._partitioner.split_batch(rows):
-            self._check_made(encoder.append(part.partition, part.rows))
+        for partition, of_partition in self._partitioner.split_batch(rows):
+            self._check_made(encoder.append(partition, of_partition))
         self._check_made(encoder.finish())
 
     def _check_made(self, batches: Iterable[EncodedBatch]) -> None:

@@ -19,7 +19,7 @@ from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
+from spark_2pc_sink.kafka.record_encoder import partition_for_key, records_bytes_max
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import canonical_json
 from spark_2pc_sink.sink.records.record_forwarder import (
@@ -31,15 +31,10 @@ from spark_2pc_sink.sink.records.record_forwarder import (
     name_fault,
 )
 from spark_2pc_sink.sink.records.topics import TopicFacts
+from spark_2pc_sink.wire.batch_format import record_content
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import combine_digests
-from spark_2pc_sink.wire.record_list import (
-    RECORD_BYTES,
-    cut_contents,
-    encode_listed_batch,
-    partition_for_key,
-    record_content,
-)
+from spark_2pc_sink.wire.record_batch import EncodedBatch, combine_digests
+from spark_2pc_sink.wire.record_list import RECORD_BYTES, encode_listed_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -191,17 +186,13 @@ class DeadLetterTopic:
         contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
         for number, content in records:
             contents[TopicPartition(self.name, number)].append(content)
-        batches = []
-        for partition, found in contents.items():
-            for part in cut_contents(found, min(kafka.batch_bytes_max, bytes_max)):
-                made = encode_listed_batch(
-                    partition.topic,
-                    part,
-                    timestamp_ms=now_ms(),
-                    compression=kafka.compression,
-                    level=kafka.compression_level,
-                )
-                batches.append(EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None))
+        batches = encode_listed_batches(
+            contents,
+            bytes_max=min(kafka.batch_bytes_max, bytes_max),
+            timestamp_ms=now_ms(),
+            compression=kafka.compression,
+            level=kafka.compression_level,
+        )
         return DeadLetterRecords(batches=tuple(batches))
 
     def send(self, ticket: TransactionTicket, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:

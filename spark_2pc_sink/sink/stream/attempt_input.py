@@ -24,7 +24,6 @@ import numpy as np
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.task_stream import (
     HEADER,
     HELLO,
@@ -38,6 +37,7 @@ from spark_2pc_sink.sink.stream.task_stream import (
     LaneTotals,
     StreamOutput,
 )
+from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +133,7 @@ def unpacked_batch(frame: Frame) -> EncodedBatch:
         raise _broken(f"a topic or key is not UTF-8: {error}") from error
     row_key = None if key_bytes == NO_KEY else key
     at, digest_value = TopicPartition(topic, partition), int.from_bytes(digest, "big")
-    return EncodedBatch(at, frame.payload, frame.count, digest_value, row_key)
+    return EncodedBatch(at, frame.payload, frame.count, row_key, digest=digest_value)
 
 
 def _broken(detail: str) -> RemoteProtocolError:

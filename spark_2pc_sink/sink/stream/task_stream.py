@@ -25,7 +25,7 @@ from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
+    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 TOKEN_BYTES: Final = 32
 #: A sender collects small pieces of rows into frames of this size.

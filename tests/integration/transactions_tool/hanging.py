@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.wire.framed_request import produce_request
 from tests.harness.providers import Broker
 from tests.harness.record_batches import batch_of, section_of
 from tests.integration.writer.writers import kafka_for, options_for
@@ -20,8 +20,6 @@ from tests.integration.writer.writers import kafka_for, options_for
 HOUR_MS = 60 * 60 * 1000
 #: The broker property that lets records in that no coordinator knows of, as it was before Kafka 3.6.
 VERIFIES_NOTHING = {"transaction.partition.verification.enable": "false"}
-#: The last version of Produce that adds no partition to the transaction.
-_VERIFYING_PRODUCE = 11
 
 
 def produce_raw(
@@ -38,7 +36,8 @@ def produce_raw(
     with Cluster(options_for(bootstrap)) as cluster:
         deadline = cluster.deadline()
         cluster.refresh([where.topic], deadline)
-        request = produce_request("raw", {where: batch}, timeout_ms=5_000, version_max=_VERIFYING_PRODUCE)
+        # Below transaction.version 2 Produce adds no partition to the transaction.
+        request = ProducedTransaction("raw", producer, version=1).request({where: batch}, timeout_ms=5_000)
         # The leader of a partition that was just made may not know yet that it is.
         wait_until(
             lambda: cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0,

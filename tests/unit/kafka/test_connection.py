@@ -243,11 +243,10 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
             cluster.request(cluster.leaders[partition], ends_of(partition), cluster.deadline())
         asked = {cluster.leaders[each]: ends_of(each) for each in (T0, T1)}
         answers = cluster.request_at_once(asked, cluster.deadline())
-        assert answers is not None
         found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer).items()}
         assert {partition: end.offset for partition, end in found.items()} == {T0: 0, T1: 3}
         fake.script(Api.LIST_OFFSETS, hang_up)
-        assert cluster.request_at_once(asked, cluster.deadline()) is None
+        assert len(cluster.request_at_once(asked, cluster.deadline())) == 1
         assert "retrying" in caplog.text
 
 

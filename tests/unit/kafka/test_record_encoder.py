@@ -16,14 +16,12 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import (
     BatchListSender,
-    PlacedBatch,
     StickyPartitioner,
     join_batches,
     split_batches,
 )
 from spark_2pc_sink.kafka.record_encoder import (
     TOGETHER_BYTES_MAX,
-    EncodedBatch,
     EncodingOptions,
     RecordEncoder,
     RowBuffer,
@@ -34,9 +32,10 @@ from spark_2pc_sink.kafka.record_encoder import (
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
+from spark_2pc_sink.wire.batch_format import record_content
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import encode_sections
-from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
+from spark_2pc_sink.wire.record_batch import EncodedBatch, PlacedBatch, encode_sections
+from spark_2pc_sink.wire.record_list import encode_listed_batch
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
 from tests.unit.kafka.support import PAIR, T0, T1, options_for, sent_batches
@@ -112,7 +111,7 @@ def test_columns_of_another_layout_begin_a_new_batch() -> None:
 
 
 def split_up(partitioner: StickyPartitioner, table: Any) -> dict[str, list[str]]:
-    return {str(item.partition): texts(item.rows) for item in partitioner.split_call(partitioner.columns(table))}
+    return {str(partition): texts(rows) for partition, rows in partitioner.split_call(partitioner.columns(table))}
 
 
 def texts(rows: EncodedRows) -> list[str]:
@@ -194,9 +193,8 @@ pytestmark = pytest.mark.usefixtures("begun")
 
 
 def batch(partition: TopicPartition, *values: str) -> PlacedBatch:
-    contents = [record_content(None, value.encode(), ()) for value in values]
-    made = encode_listed_batch(partition.topic, contents, timestamp_ms=1, compression="none")
-    return PlacedBatch(partition, made.payload, made.record_count)
+    contents = [record_content(None, value.encode()) for value in values]
+    return encode_listed_batch(partition, contents, timestamp_ms=1, compression="none")
 
 
 def sequences_of(fake: FakeCluster) -> set[tuple[int, int, int]]:

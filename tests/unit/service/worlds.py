@@ -20,7 +20,7 @@ from jdbc_state.state_store import KeepingStore
 from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
-from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch
+from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.options import KafkaOptions, ServiceOptions
 from spark_2pc_sink.recovery.recovery import Recovery
@@ -28,6 +28,7 @@ from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
+from spark_2pc_sink.wire.record_batch import PlacedBatch
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
 from tests.unit.fakes.memory_store import MemoryStateStore

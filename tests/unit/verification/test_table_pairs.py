@@ -152,7 +152,7 @@ def test_what_the_sink_writes_is_read(large: bool) -> None:
     batch: dict[str, str | int] = {"transactional_id": "orders", "query_id": "q", "batch_id": 7}
     bytes_max = 0 if large else 10_000
     [(_, content)] = dead_letter_records([row], batch, table="t", partition_count=1, bytes_max=bytes_max)
-    payload = encode_listed_batch("bad", [content], timestamp_ms=1, compression="none").payload
+    payload = encode_listed_batch(PLACE, [content], timestamp_ms=1, compression="none").payload
     [decoded] = decode_record_batches(assign_producer(payload, producer=PAIR, base_sequence=0))
     [record] = decoded.records()
     found = dead_letter_of(record.key, record.value, "orders", PLACE, 3)

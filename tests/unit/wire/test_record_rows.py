@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.kafka.record_encoder import partition_for_keys
+from spark_2pc_sink.kafka.record_encoder import partition_for_key, partition_for_keys
 from spark_2pc_sink.wire import record_batch
 from spark_2pc_sink.wire.arrow_layout import (
     EncodedRows,
@@ -26,7 +26,14 @@ from spark_2pc_sink.wire.arrow_layout import (
     binary_layout,
     encode_varint_rows,
 )
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, TRANSACTIONAL_BIT, read_header, read_unsigned, read_varint
+from spark_2pc_sink.wire.batch_format import (
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    read_header,
+    read_unsigned,
+    read_varint,
+    record_content,
+)
 from spark_2pc_sink.wire.batch_format import encode_varint as our_varint
 from spark_2pc_sink.wire.record_batch import (
     Compression,
@@ -41,8 +48,6 @@ from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
-    partition_for_key,
-    record_content,
 )
 from spark_2pc_sink.wire.row_bytes import (
     chosen_rows,
@@ -55,6 +60,7 @@ from spark_2pc_sink.wire.row_bytes import (
 )
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
+from tests.unit.wire.test_messages import ORDERS_0
 
 #: Bytes by which a record may be smaller than it is taken for: an offset delta has 1 to 5, and with the longest of them
 #: a record's length may take one more.
@@ -228,7 +234,7 @@ def test_a_batch_is_that_of_the_columns(
     used = compression if section.buffer.size >= COMPRESSED_BYTES_MIN else "none"
     expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=used))
     contents = [record_content(*record) for record in records]
-    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression=compression)
+    batch = encode_listed_batch(ORDERS_0, contents, timestamp_ms=7, compression=compression)
     assert batch.payload == expected
     assert (batch.record_count, batch.digest) == (len(records), batch_digest("orders", section))
 
@@ -236,8 +242,8 @@ def test_a_batch_is_that_of_the_columns(
 @pytest.mark.parametrize(("size", "compressed"), [(502, False), (503, True)])
 def test_little_is_not_compressed(size: int, compressed: bool) -> None:
     """A record of 502 bytes takes 511 with what is around it."""
-    contents = [record_content(None, bytes(size), ())]
-    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression="zstd")
+    contents = [record_content(None, bytes(size))]
+    batch = encode_listed_batch(ORDERS_0, contents, timestamp_ms=7, compression="zstd")
     attributes = read_header(batch.payload).attributes
     assert attributes == TRANSACTIONAL_BIT | (Compression.ZSTD if compressed else Compression.NONE).value
 

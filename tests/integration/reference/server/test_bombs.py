@@ -15,7 +15,7 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_key_values
 from spark_2pc_sink.testing import ReferenceCoordinator
 from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.conformance.raw_client import RawClient, code_of
@@ -54,7 +54,7 @@ def forget_peak(pid: int) -> None:
 
 def load_decoders(client: RawClient) -> None:
     """The libraries themselves are no part of what a batch costs."""
-    section = pa.py_buffer(encode_records([(b"k", b"v")]))
+    section = pa.py_buffer(encode_key_values([(b"k", b"v")]))
     for codec in list(Compression)[1:]:
         small = build_batch(
             bytes(compress(section, codec)),

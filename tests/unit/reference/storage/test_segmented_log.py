@@ -26,7 +26,7 @@ from spark_2pc_sink.reference.storage.batches import (
     build_batch,
     build_marker,
     decode_records,
-    encode_records,
+    encode_key_values,
     inspect,
     is_whole,
     read_marker,
@@ -55,7 +55,7 @@ def opened(store: SegmentStore, taken: list[bytes] | None = None) -> SegmentedLo
 
 
 def append(log: SegmentedLog, count: int, value_bytes: int, *, segment_bytes: int = SEGMENT_BYTES) -> bytes:
-    batch = build_batch(encode_records([(None, bytes(value_bytes))] * count), record_count=count, timestamp_ms=1)
+    batch = build_batch(encode_key_values([(None, bytes(value_bytes))] * count), record_count=count, timestamp_ms=1)
     stamped = stamp_batch(batch, read_header(batch), base_offset=log.end_offset, leader_epoch=0)
     log.append(stamped, segment_bytes=segment_bytes)
     return b"".join(stamped.parts)
@@ -343,7 +343,7 @@ def test_a_stamp_changes_the_first_bytes_only_and_copies_no_record() -> None:
 
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=20))
 def test_records_of_the_broker_are_read_by_others(records: list[tuple[bytes | None, bytes | None]]) -> None:
-    batch = build_batch(encode_records(records), record_count=len(records), timestamp_ms=NOW_MS)
+    batch = build_batch(encode_key_values(records), record_count=len(records), timestamp_ms=NOW_MS)
     assert [(record.key, record.value) for record in seen(batch)] == records
     header = read_header(batch)
     assert [(each.offset, each.timestamp_ms, each.key, each.value) for each in decode_records(batch, header)] == [
@@ -367,7 +367,7 @@ def test_an_end_marker_is_what_consumers_take_for_one(commit: bool) -> None:
 def test_compressed_data_that_is_cut_off_anywhere_is_refused_by_both_readers(codec: Compression) -> None:
     """D13. Snappy has no end of its own and an empty zstd is nothing: there the number of records tells."""
     chance = random.Random(codec.value)
-    section = encode_records([(b"%d" % n, chance.randbytes(250)) for n in range(300)])
+    section = encode_key_values([(b"%d" % n, chance.randbytes(250)) for n in range(300)])
     packed = bytes(memoryview(compress(pa.py_buffer(section), codec)))
     edges = {*range(40), *range(len(packed) - 40, len(packed))}
     for size in sorted(edges | {chance.randrange(len(packed)) for _ in range(100)}):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import ConstraintError, RecordRefusedError, RecordTooLargeError, UnstorableValueError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import partition_for_keys, records_bytes_max
 from spark_2pc_sink.sink.bad_rows.bad_row import (
     IDENTITY,
@@ -194,7 +195,8 @@ def made(rows: list[BadRow], *, partitions: int = 1, bytes_max: int = DEAD_LETTE
 
 
 def records(letters: list[tuple[int, bytes]]) -> list[Record]:
-    batch = encode_listed_batch("bad", [content for _, content in letters], timestamp_ms=5, compression="none")
+    contents = [content for _, content in letters]
+    batch = encode_listed_batch(TopicPartition("bad", 0), contents, timestamp_ms=5, compression="none")
     [decoded] = decode_record_batches(assign_producer(batch.payload, producer=PAIR, base_sequence=0))
     return list(decoded.records())
 

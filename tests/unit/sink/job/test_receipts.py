@@ -117,7 +117,7 @@ def partitions_of(topic: str | None, columns: dict[str, Any]) -> dict[str, int]:
         return COUNTS[name]
 
     partitioner = RowPartitioner(topic, count)
-    return {str(part.partition): len(part.rows) for part in partitioner.split_batch(pa.record_batch(columns))}
+    return {str(partition): len(rows) for partition, rows in partitioner.split_batch(pa.record_batch(columns))}
 
 
 def test_rows_without_a_key_are_shared_out_over_the_free_partitions() -> None:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
 from spark_2pc_sink.sink.stream.task_stream import END, Frame, FrameKind, packed_details
+from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 BYTES_MAX = 1000
 TASKS = 3
@@ -28,7 +28,7 @@ KINDS = (FrameKind.ROWS, FrameKind.RECORDS)
 
 def a_frame(kind: FrameKind, size: int, name: int = 0) -> Frame:
     payload = memoryview(name.to_bytes(4, "big") * size)[: 4 * size]
-    batch = EncodedBatch(TopicPartition("orders", name), payload, 1, name, None)
+    batch = EncodedBatch(TopicPartition("orders", name), payload, 1, digest=name)
     details = packed_details(batch) if kind is FrameKind.RECORDS else b""
     return Frame(kind, payload, count=1, details=details)
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_batch
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.sink.stream.task_stream import (
@@ -22,6 +21,7 @@ from spark_2pc_sink.sink.stream.task_stream import (
     packed_details,
     packed_message,
 )
+from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 BATCHES = st.builds(
     EncodedBatch,
@@ -86,7 +86,7 @@ def test_a_frame_that_breaks_the_rules_is_refused_before_its_payload_is_read(dat
 
 
 def details_of(key: str | None) -> bytes:
-    return packed_details(EncodedBatch(TopicPartition("orders", 0), b"x", 1, 0, key))
+    return packed_details(EncodedBatch(TopicPartition("orders", 0), b"x", 1, key, digest=0))
 
 
 @pytest.mark.parametrize(

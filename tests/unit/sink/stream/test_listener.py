@@ -18,7 +18,6 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalStream, Released
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import (
@@ -34,6 +33,7 @@ from spark_2pc_sink.sink.stream.task_stream import (
 )
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
@@ -43,7 +43,7 @@ LIMITS = StreamLimits(bytes_max=4 * MIB, tasks_at_once=2, io_deadline_s=20, hell
 IMPATIENT = replace(LIMITS, io_deadline_s=1)
 ROW = Frame(FrameKind.ROWS, memoryview(b"x"), count=1)
 ROWS = Frame(FrameKind.ROWS, memoryview(bytes(1000)), count=1)
-ORDERS = EncodedBatch(TopicPartition("orders", 3), b"", 2, 7, None)
+ORDERS = EncodedBatch(TopicPartition("orders", 3), b"", 2, digest=7)
 
 
 class Consumers:

@@ -248,8 +248,10 @@ class Diagnosis:
         resolution = self.resolve(row, kafka)
         passed = None
         if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
-            passed = self.losses.would_pass(row)
-            resolution = self.losses.explain(row, resolution)
+            passed, batches = self.losses.accepted, self.losses.look(row)
+            if passed is not None:
+                batches.check(passed)
+            resolution = batches.explain(resolution)
         lost: tuple[Action, ...] = ()
         if row is not None and before is None:
             again = f"would rebuild the lost state row from {history_line(row, row.decision)}"

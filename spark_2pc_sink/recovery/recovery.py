@@ -17,9 +17,10 @@ from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import FENCED, Code
-from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import ClaimRefusedError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
 from spark_2pc_sink.recovery.lost_commits import LostCommits
@@ -389,13 +390,13 @@ class Recovery:
         # To a driver that was paused since its claim, the work of a newer one looks like a contradiction.
         self._store.check_generation(self._transactional_id, row.generation)
         if halt.cause is HaltCause.DATABASE_BEHIND:
-            passed = self.losses.pass_over(row, findings.actions)
-            if passed is None:
-                raise self._halt(row, kafka, self.losses.explain(row, halt), findings)
-            return passed
+            lost, named = self.losses.look(row), self.losses.accepted
+            if named is None:
+                raise self._halt(row, kafka, lost.explain(halt), findings)
+            return self.losses.pass_over(row, lost, named, findings.actions)
         # The halt asks to compare first. Naming the batch shows that it was read; an old flag does not.
-        named = self._batch_id is not None or row.batch_id is None
-        if self._decision is None or row.status != RowStatus.DECIDED or not named:
+        batch_named = self._batch_id is not None or row.batch_id is None
+        if self._decision is None or row.status != RowStatus.DECIDED or not batch_named:
             raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
 
@@ -408,12 +409,8 @@ class Recovery:
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
         if self._batch_id not in (None, row.batch_id):
-            raise ConfigurationError(
-                option="batch",
-                value=self._batch_id,
-                rule=f"must be the batch in doubt, which is {row.batch_id}",
-                remedy="check that batch in spark-2pc status, then decide about it",
-            )
+            rule = f"must be the batch in doubt, which is {row.batch_id}"
+            raise refused("batch", self._batch_id, rule, "check that batch in spark-2pc status, then decide about it")
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             decided = row.prepared_transaction_state

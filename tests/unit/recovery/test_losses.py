@@ -82,9 +82,11 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
     looked = sides.recovery(adopt=True).diagnosis.dry_run()
     assert looked.cause is HaltCause.DATABASE_BEHIND
     assert "batch 2: 2 records" in looked.reason
+    asked = len(sides.kafka.queries)
     assert sides.recovery(adopt=True, accept_loss="1..2").diagnosis.dry_run().actions == (
         Action("accept_loss", "would continue without batches 1..2"),
     )
+    assert len(sides.kafka.queries) == asked + 1
     assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jdbc_state.actions import ActionLine
 from jdbc_state.history import ADOPTED, CLAIMED, EMPTY, NOTED, PASSED
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions, checks_keywords
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 
 if TYPE_CHECKING:
@@ -121,11 +121,9 @@ def history(
     """
     given = locals()
     if since is not None and since.tzinfo is None:
-        rule, remedy = "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)"
-        raise ConfigurationError(option="since", value=str(since), rule=rule, remedy=remedy)
+        raise refused("since", str(since), "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)")
     if last is not None and not 1 <= last <= LAST_MAX:
-        rule = f"must be between 1 and {LAST_MAX}"
-        raise ConfigurationError(option="last", value=last, rule=rule, remedy="pass a number in that range")
+        raise refused("last", last, f"must be between 1 and {LAST_MAX}", "pass a number in that range")
     # Kafka is not contacted here, but the options of a sink require it.
     needed = {"transactional_id": transactional_id or "history", "kafka": {"bootstrap.servers": "localhost:9092"}}
     options = RecoveryOptions.parse(**{name: value for name, value in given.items() if name not in _OWN} | needed)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import SqlStateStore
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -44,8 +44,8 @@ class Watched:
 
     @contextmanager
     def store(self) -> Iterator[SqlStateStore]:
-        limits = {"connect_timeout_s": self.timeout_s, "commit_timeout_ms": self.timeout_s * 1000}
-        settings = StoreSettings(**{**self.options().store_settings(), **limits})
+        limit_s = self.timeout_s
+        settings = replace(self.options().store_settings(), connect_timeout_s=limit_s, commit_timeout_ms=limit_s * 1000)
         with closing(SqlStateStore(self.database, settings)) as store:
             yield store
 

@@ -284,7 +284,7 @@ class SinkOptions(CommonOptions):
         if self.dead_letter_table is not None:
             TableName.parse(self.dead_letter_table, option="dead_letter_table")
         elif self.bad_rows == "dead_letter":
-            self._check_suffix(DEAD_LETTERS_SUFFIX, ", or pass dead_letter_table=")
+            self._check_length(self.dead_letter_name.name, ", or pass dead_letter_table=")
 
     @property
     def dead_letter_name(self) -> TableName:

@@ -6,15 +6,16 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore
 from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.choices import Symptom, remedies
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
+from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import BatchListSender
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
@@ -140,8 +141,7 @@ def status(
     given = {**locals(), "transactional_id": transactional_id or _EVERY_SINK}
     chosen = StatusOptions(**{name: given.pop(name) for name in ("match", "timeout_s")})
     if transactional_id is not None and match is not None:
-        rule = "must not be combined with transactional_id"
-        raise ConfigurationError(option="match", value=match, rule=rule, remedy="leave one of the two out")
+        raise refused("match", match, "must not be combined with transactional_id", "leave one of the two out")
     return SinkSurvey(
         RecoveryOptions.parse(**given),
         transactional_id=transactional_id,
@@ -153,8 +153,7 @@ def status(
 
 def open_store(options: RecoveryOptions) -> SqlStateStore:
     """The state store, for actions of a person in this process."""
-    actor = Actor.of_this_process(reason=options.reason)
-    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
+    return SqlStateStore(options.database, options.store_settings(), actor=Actor.of_this_process(reason=options.reason))
 
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:

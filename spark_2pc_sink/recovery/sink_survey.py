@@ -128,13 +128,13 @@ class SinkSurvey:
     def _store_settings(self) -> StoreSettings:
         share_ms = self._timeout_s * 10 * _DATABASE_PERCENT
         given = self._options.store_settings()
-        bounds = {
-            "connect_timeout_s": max(_CONNECT_S_MIN, min(given["connect_timeout_s"], share_ms // 1000)),
-            "connect_deadline_ms": 0,
-            "claim_lock_timeout_ms": min(given["claim_lock_timeout_ms"], share_ms // 2),
-            "commit_timeout_ms": share_ms,
-        }
-        return StoreSettings(**(given | bounds))
+        return replace(
+            given,
+            connect_timeout_s=max(_CONNECT_S_MIN, min(given.connect_timeout_s, share_ms // 1000)),
+            connect_deadline_ms=0,
+            claim_lock_timeout_ms=min(given.claim_lock_timeout_ms, share_ms // 2),
+            commit_timeout_ms=share_ms,
+        )
 
     def _requested(
         self, survey: Survey

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Connection, select, text
 
-from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow, StoreSettings
+from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.actions import LAYOUT
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import Database, discard, driver_connection
@@ -72,7 +72,7 @@ class Snapshot:
 def _taken_snapshot(database: Database, request: VerifyRequest) -> Iterator[Snapshot]:
     """Take a snapshot for a block; afterwards its session is closed, and its running statement is cancelled."""
     options = request.options
-    settings = StoreSettings(**options.store_settings())
+    settings = options.store_settings()
     connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
     try:
         with translated(database.named("verify")):
@@ -160,7 +160,7 @@ class Evidence:
 def gathered(request: VerifyRequest) -> Iterator[Evidence]:
     """Read both sides, and keep the snapshot for the block."""
     options = request.options
-    settings = StoreSettings(**options.store_settings())
+    settings = options.store_settings()
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:
         lines = store.read_actions(options.transactional_id, last=_LINES_FOR_EACH * (settings.history_batches + 1))

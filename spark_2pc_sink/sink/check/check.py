@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
-from jdbc_state import SchemaReport, SqlStateStore, StoreSettings
+from jdbc_state import SchemaReport, SqlStateStore
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
 from spark_2pc_sink.clock import SystemClock
@@ -77,7 +77,7 @@ class DatabaseFacts:
 
 
 def query_database(options: SinkOptions) -> DatabaseFacts:
-    with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
+    with closing(SqlStateStore(options.database, options.store_settings())) as store:
         try:
             return _ask(store, options, DeadLetters(options, store.database, query_id=""))
         except StateStoreError as error:

@@ -342,9 +342,8 @@ def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownS
     said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
     if "database" not in said:
         return None
-    options = RecoveryOptions.parse(transactional_id="transactions", kafka=kafka, **said)
     try:
-        with closing(open_store(options)) as store:
+        with closing(open_store(RecoveryOptions.of_every_sink(kafka=kafka, **said))) as store:
             return KnownSinks.of([*store.read_all(), *store.read_lost()])
     except StateStoreError as error:
         _log.warning("cannot tell which transactions belong to sinks: %s", error)

@@ -28,9 +28,7 @@ class Watched:
 
     def options(self) -> RecoveryOptions:
         """The same, validated; not for a particular sink."""
-        return RecoveryOptions.parse(
-            transactional_id="monitoring", kafka=self.kafka, database=self.database, **self.tables
-        )
+        return RecoveryOptions.of_every_sink(kafka=self.kafka, database=self.database, **self.tables)
 
     def look(self, transactional_id: str | None = None) -> StatusReport:
         """Both sides of one sink, or of all; parts that cannot be read in time are named in the report."""

@@ -320,20 +320,25 @@ class RecoveryOptions(CommonOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         decision: object = self.decision
-        given, rule, remedy = "open_transaction", "", ""
         if decision is not None and not isinstance(decision, OperatorDecision):
-            given, rule = "decision", "it must be an OperatorDecision"
             remedy = "pass OperatorDecision.DROP or OperatorDecision.ACCEPT_REPLAY"
-        elif self.open_transaction is not None and not self.adopt:
-            rule, remedy = "it must be combined with adopt, because the id's state row is lost", "pass adopt too"
-        elif self.open_transaction == "commit" and self.batch is None:
-            given, rule = "batch", "open_transaction='commit' requires it"
+            raise refused("decision", decision, "it must be an OperatorDecision", remedy)
+        if self.open_transaction is not None and not self.adopt:
+            rule = "it must be combined with adopt, because the id's state row is lost"
+            raise refused("open_transaction", self.open_transaction, rule, "pass adopt too")
+        if self.open_transaction == "commit" and self.batch is None:
             remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
-        elif self.batch is not None and self.open_transaction != "commit" and self.decision is None:
-            given, rule = "batch", "it must be combined with open_transaction='commit' or a decision"
-            remedy = "leave it out, or pass a decision about that batch"
-        if rule:
-            raise refused(given, getattr(self, given), rule, remedy)
+            raise refused("batch", None, "open_transaction='commit' requires it", remedy)
+        if self.batch is not None and self.open_transaction != "commit" and self.decision is None:
+            rule = "it must be combined with open_transaction='commit' or a decision"
+            raise refused("batch", self.batch, rule, "leave it out, or pass a decision about that batch")
+
+    @classmethod
+    def of_every_sink(cls, **given: Any) -> Self:
+        """The options of a call that may be about no single sink, and without ``kafka`` only reads the database."""
+        kafka = {"bootstrap.servers": "localhost:9092"}
+        # Placeholders: they are required, and not used.
+        return cls.parse(**{"kafka": kafka, **given, "transactional_id": given.get("transactional_id") or "every sink"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 #: broke (the database was restarted, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
 _CLOCK: Final = SystemClock()
-#: Placeholder for the transactional id if all sinks are requested; it is validated, and not used.
-_EVERY_SINK: Final = "every sink"
 
 
 @checks_keywords
@@ -138,12 +136,12 @@ def status(
     Raises:
         ConfigurationError: an option is wrong.
     """
-    given = {**locals(), "transactional_id": transactional_id or _EVERY_SINK}
+    given = locals()
     chosen = StatusOptions(**{name: given.pop(name) for name in ("match", "timeout_s")})
     if transactional_id is not None and match is not None:
         raise refused("match", match, "must not be combined with transactional_id", "leave one of the two out")
     return SinkSurvey(
-        RecoveryOptions.parse(**given),
+        RecoveryOptions.of_every_sink(**given),
         transactional_id=transactional_id,
         match=match,
         timeout_s=chosen.timeout_s,

@@ -124,9 +124,7 @@ def history(
         raise refused("since", str(since), "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)")
     if last is not None and not 1 <= last <= LAST_MAX:
         raise refused("last", last, f"must be between 1 and {LAST_MAX}", "pass a number in that range")
-    # Kafka is not contacted here, but the options of a sink require it.
-    needed = {"transactional_id": transactional_id or "history", "kafka": {"bootstrap.servers": "localhost:9092"}}
-    options = RecoveryOptions.parse(**{name: value for name, value in given.items() if name not in _OWN} | needed)
+    options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in _OWN})
     number = last or (LAST if since is None else LAST_MAX)
     with closing(open_store(options)) as store:
         return read_report(store, transactional_id, last=number, since=since, batches=batches, actions=actions)

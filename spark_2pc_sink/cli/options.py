@@ -45,6 +45,9 @@ ENVIRONMENT: Final = {
 BOOTSTRAP: Final = "bootstrap.servers"
 #: Accepted names; the second is librdkafka's.
 BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
+#: Distinguishes the flags of Kafka's connection before the command's name from those after it.
+OUTER: Final = "outer_"
+_PLACES: Final = (OUTER, "")
 _SECRETS: Final = {"sasl.jaas.config", *(name for name, item in FIELD_OF.items() if setting_of(item).secret)}
 
 
@@ -82,7 +85,7 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
         return None
     words = []
     for name, flag in (("sink_file", "config"), ("bootstrap_server",) * 2, ("command_config",) * 2):
-        for prefix in ("", "outer_"):
+        for prefix in _PLACES:
             if (value := getattr(given, f"{prefix}{name}", None)) is not None:
                 words += [f"--{flag.replace('_', '-')}", value]
     properties = _kafka_flags(given)
@@ -99,7 +102,7 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
 
 
 def _kafka_flags(given: argparse.Namespace) -> list[str]:
-    return [*getattr(given, "outer_kafka", []), *getattr(given, "kafka", [])]
+    return [text for prefix in _PLACES for text in getattr(given, f"{prefix}kafka", [])]
 
 
 # --- flags --------------------------------------------------------------------------------------------------------
@@ -198,6 +201,11 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
     return said
 
 
+def given_sides(given: argparse.Namespace) -> dict[str, Any]:
+    """The same, with Kafka's properties."""
+    return {"kafka": read_connection(given), **given_options(given)}
+
+
 def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
     """The sink options that the command accepts. Options for one start only are never read from a file."""
     names = {"database", *READER_FLAGS}
@@ -210,7 +218,7 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
 
 
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
-    """Add the options; ``prefix`` distinguishes those before the command's name from those after it."""
+    """Add the flags; ``prefix`` is `OUTER` for those before the command's name."""
     parser.add_argument(
         "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, separated by commas"
     )
@@ -230,16 +238,16 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
     )
 
 
-def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]:
-    """All values of flags, also of those with these prefixes, and the sink's file; the environment's for the rest."""
+def read_connection(given: argparse.Namespace) -> dict[str, Any]:
+    """All values of flags and of the sink's file; the environment's for the rest."""
     properties: dict[str, Any] = {}
-    for prefix in ("", *prefixes):
+    for prefix in _PLACES:
         flags = ("bootstrap_server", "kafka", "command_config")
-        server, named, file = (getattr(given, f"{prefix}{name}") for name in flags)
+        server, named, file = (getattr(given, f"{prefix}{name}", None) for name in flags)
         if file is not None:
             read = read_properties_file(Path(file), option="--command-config")
             add_once(properties, read, source="--command-config")
-        add_once(properties, [_as_property(text) for text in named], source="--kafka")
+        add_once(properties, map(_as_property, named or ()), source="--kafka")
         if server is not None:
             add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
     add_once(properties, file_of(given).kafka.items(), source="--config")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.cli.exits import EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_sides, add_timeout, given_options, read_connection
+from spark_2pc_sink.cli.options import add_sides, add_timeout, given_sides
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
@@ -66,9 +66,9 @@ def watched(given: argparse.Namespace) -> Watched:
 
     if given.timeout_s < 1:
         raise refused("--timeout", given.timeout_s, "must be at least 1 second", "pass for example 8")
-    options = given_options(given)
-    database = options.pop("database")
-    return Watched(kafka=read_connection(given), database=database, timeout_s=given.timeout_s, tables=options)
+    options = given_sides(given)
+    kafka, database = options.pop("kafka"), options.pop("database")
+    return Watched(kafka=kafka, database=database, timeout_s=given.timeout_s, tables=options)
 
 
 def host_and_port(text: str, *, option: str) -> tuple[str, int]:

@@ -14,8 +14,7 @@ from spark_2pc_sink.cli.options import (
     add_sides,
     add_sink,
     add_timeout,
-    given_options,
-    read_connection,
+    given_sides,
     reason_for,
 )
 from spark_2pc_sink.cli.output import CommandResult
@@ -151,10 +150,10 @@ def exit_code_of(found: StatusReport) -> int:
 
 
 def _status(given: argparse.Namespace) -> CommandResult:
-    kafka, options = read_connection(given), given_options(given)
+    options = given_sides(given)
 
     def look() -> StatusReport:
-        return status(kafka=kafka, match=given.match, timeout_s=given.timeout_s, **options)
+        return status(match=given.match, timeout_s=given.timeout_s, **options)
 
     found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, _say, SystemClock())
     shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}
@@ -230,11 +229,11 @@ def _add_recover(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _recover(given: argparse.Namespace) -> CommandResult:
-    said = given_options(given)
+    said = given_sides(given)
     if decided := _decided(said):
         said["reason"] = reason_for(given, decided)
     try:
-        report = recover(kafka=read_connection(given), **said)
+        report = recover(**said)
     except (HaltError, TakeOverRefusedError) as error:
         # The error has the same text. A halt of the state table has no report, because Kafka was not read.
         found = [] if error.report is None else [error.report.as_json()]

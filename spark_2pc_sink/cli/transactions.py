@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
+    OUTER,
     add_connection,
     add_options,
     add_sides,
@@ -48,8 +49,6 @@ _OPEN: Final = {
     "CoordinatorEpoch": "coordinator_epoch",
     "StartOffset": "start_offset",
 }
-#: Distinguishes the connection's options before the command's name from those after it.
-_OUTER: Final = "outer_"
 _RUNBOOK: Final = """\
 when read_committed consumers are blocked:
   1. find-hanging lists open transactions that no coordinator will end, with the reason; exit code 3 if there is one.
@@ -81,7 +80,7 @@ def add_commands(commands: Any) -> None:
         epilog=_RUNBOOK,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_connection(parser, prefix=_OUTER)
+    add_connection(parser, prefix=OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_looking(within)
     _add_ending(within)
@@ -174,7 +173,7 @@ def _list(given: argparse.Namespace) -> CommandResult:
         transactional_id_pattern=given.transactional_id_pattern,
         broker_id=given.broker_id,
     )
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
     sinks = look_up_sinks(given, kafka)
@@ -190,7 +189,7 @@ def _list(given: argparse.Namespace) -> CommandResult:
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         found = tool.describe(given.transactional_id)
     is_sink = _is_sink(look_up_sinks(given, kafka), found.transactional_id)
@@ -214,7 +213,7 @@ def _describe(given: argparse.Namespace) -> CommandResult:
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
-    with TransactionTool(kafka=read_connection(given, _OUTER)) as tool:
+    with TransactionTool(kafka=read_connection(given)) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
         **_PRODUCER,
@@ -232,7 +231,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         rule = "must be a number of minutes, 0 or more"
         remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
         raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.find_hanging(
             topic=given.topic,
@@ -264,7 +263,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         try:
             done = tool.abort(
@@ -315,7 +314,7 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     note: dict[str, Any] = {name: said[name] for name in ("database", "state_schema", "state_table") if name in said}
     if "database" in note or "reason" in said:
         note["reason"] = reason_for(given, "force-terminate")
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
     not_logged = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"

@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_options, read_connection
+from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_sides
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 def said(*words: str) -> dict[str, Any]:
     """What ``status`` with these words would pass on."""
     given = cli.command_parser(["status"]).parse_args(["status", *words])
-    return {"kafka": read_connection(given), **given_options(given)}
+    return given_sides(given)
 
 
 FROM_FILE = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
@@ -48,6 +48,7 @@ BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
 #: Distinguishes the flags of Kafka's connection before the command's name from those after it.
 OUTER: Final = "outer_"
 _PLACES: Final = (OUTER, "")
+_OF_KAFKA: Final = ("bootstrap_server", "command_config")
 _SECRETS: Final = {"sasl.jaas.config", *(name for name, item in FIELD_OF.items() if setting_of(item).secret)}
 
 
@@ -83,22 +84,17 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
     """
     if not hasattr(given, "database"):
         return None
-    words = []
-    for name, flag in (("sink_file", "config"), ("bootstrap_server",) * 2, ("command_config",) * 2):
-        for prefix in _PLACES:
-            if (value := getattr(given, f"{prefix}{name}", None)) is not None:
-                words += [f"--{flag.replace('_', '-')}", value]
     properties = _kafka_flags(given)
     public = [text for text in properties if text.partition("=")[0] not in _SECRETS]
-    for text in public:
-        words += ["--kafka", text]
-    if given.database is not None:
-        words += ["--database", without_secrets(given.database)]
-    for name in READER_FLAGS:
-        if hasattr(given, name):
-            value = getattr(given, name)
-            words += [_flag(name)] if value is True else [_flag(name), str(value)]
-    return shlex.join(words) + (" --command-config FILE" if len(public) < len(properties) else "")
+    named = [
+        ("config", given.sink_file),
+        *((name, getattr(given, f"{prefix}{name}", None)) for name in _OF_KAFKA for prefix in _PLACES),
+        *(("kafka", text) for text in public),
+        ("database", None if given.database is None else without_secrets(given.database)),
+        *((name, getattr(given, name, None)) for name in READER_FLAGS),
+    ]
+    words = [word for name, value in named if value is not None for word in flags({name: value})]
+    return " ".join([*words, *(["--command-config FILE"] if len(public) < len(properties) else [])])
 
 
 def _kafka_flags(given: argparse.Namespace) -> list[str]:
@@ -184,14 +180,14 @@ def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool 
 
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
     """The keywords of `recover` from flags, the sink's file and the environment."""
-    flags = {name: value for name, value in vars(given).items() if name in _DECLARED and value is not None}
-    flags.pop("kafka", None)
+    flagged = {name: value for name, value in vars(given).items() if name in _DECLARED and value is not None}
+    flagged.pop("kafka", None)
     if not hasattr(given, "database_required"):
-        return flags
+        return flagged
     # A flag may name another sink of the same database than the file.
-    said = {name: value for name, value in flags.items() if name != "transactional_id"}
+    said = {name: value for name, value in flagged.items() if name != "transactional_id"}
     add_once(said, _known_here(file_of(given), given).items(), source="--config")
-    said = {**_known_here(environment_options(), given), **said, **flags}
+    said = {**_known_here(environment_options(), given), **said, **flagged}
     if given.database_required and "database" not in said:
         rule = "is required to find the state table, and is not in --config or SPARK_2PC_DATABASE either"
         raise refused("--database", None, rule, "pass --database postgresql://user@host/database")
@@ -242,8 +238,7 @@ def read_connection(given: argparse.Namespace) -> dict[str, Any]:
     """All values of flags and of the sink's file; the environment's for the rest."""
     properties: dict[str, Any] = {}
     for prefix in _PLACES:
-        flags = ("bootstrap_server", "kafka", "command_config")
-        server, named, file = (getattr(given, f"{prefix}{name}", None) for name in flags)
+        server, file, named = (getattr(given, f"{prefix}{name}", None) for name in (*_OF_KAFKA, "kafka"))
         if file is not None:
             read = read_properties_file(Path(file), option="--command-config")
             add_once(properties, read, source="--command-config")

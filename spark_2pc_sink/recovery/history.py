@@ -69,11 +69,7 @@ Entry: TypeAlias = BatchEntry | ActionLine
 
 @dataclass(frozen=True)
 class HistoryReport:
-    """The result.
-
-    Attributes:
-        entries: batches and actions, the newest last.
-    """
+    """Batches and actions, the newest last."""
 
     entries: tuple[Entry, ...]
 

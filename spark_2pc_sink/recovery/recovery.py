@@ -100,8 +100,8 @@ class Recovered:
 @dataclass
 class _Findings:
     before: StateRow
-    kafka_first: KafkaView | None = None
-    kafka_last: KafkaView | None = None
+    #: What Kafka showed, the newest last.
+    views: list[KafkaView] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     reason: str = ""
 
@@ -219,7 +219,7 @@ class Recovery:
         if query_id is None:
             row = self.losses.pass_over_unread(row, findings.actions)
         initialized = self._kafka.usable_producer()
-        if findings.kafka_last is not None and not is_next(findings.kafka_last, initialized.producer):
+        if not is_next(findings.views[-1], initialized.producer):
             # Another process has acted since the look, or an answer was lost. A driver that was paused may have missed
             # both batches and the restored backup that lacks them, and still have its claim.
             # With the claim only: drivers that poll again without it would fence each other endlessly.
@@ -236,14 +236,14 @@ class Recovery:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Apply `explain` to every halt raised in a block, and say what to do about other refusals."""
+        """Say in a block what to do about refusals; halts of the driver or the state store also get a report."""
         try:
             with commits_lost_halt():
                 yield
         except HaltError as error:
-            if (explained := self.explain(error)) is not error:
-                raise explained from error
-            raise
+            if error.report is not None:
+                raise
+            raise self._explained(error) from error
         except ClaimRefusedError as error:
             problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
             facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
@@ -251,10 +251,7 @@ class Recovery:
         except InDoubtError as error:
             raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
 
-    def explain(self, error: HaltError) -> HaltError:
-        """Complete a halt of the driver or the state store with the lost batches, commands and a report."""
-        if error.report is not None:
-            return error
+    def _explained(self, error: HaltError) -> HaltError:
         named = self.losses.name(error)
         report = RecoveryReport(
             transactional_id=named.transactional_id,
@@ -269,9 +266,7 @@ class Recovery:
         deadline = Deadline(self._clock, self._options.settle_deadline_ms)
         while True:
             kafka = self.diagnosis.view_kafka()
-            if findings.kafka_first is None:
-                findings.kafka_first = kafka
-            findings.kafka_last = kafka
+            findings.views.append(kafka)
             resolution = self.diagnosis.resolve(row, kafka)
             findings.reason = resolution.reason
             row, again = self._act(row, kafka, resolution, findings)
@@ -453,7 +448,7 @@ class Recovery:
             settled=not owed,
             before=findings.before,
             row=row,
-            kafka=findings.kafka_first,
+            kafka=findings.views[0],
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
             remedies=remedies(Symptom.OWED, Facts(batch=row.batch_id), sink_flags(self._options)) if owed else (),

@@ -137,16 +137,11 @@ def status(
         ConfigurationError: an option is wrong.
     """
     given = locals()
-    chosen = StatusOptions(**{name: given.pop(name) for name in ("match", "timeout_s")})
+    asked = StatusOptions(match=given.pop("match"), timeout_s=given.pop("timeout_s"))
     if transactional_id is not None and match is not None:
         raise refused("match", match, "must not be combined with transactional_id", "leave one of the two out")
-    return SinkSurvey(
-        RecoveryOptions.of_every_sink(**given),
-        transactional_id=transactional_id,
-        match=match,
-        timeout_s=chosen.timeout_s,
-        clock=_CLOCK,
-    ).run()
+    options = RecoveryOptions.of_every_sink(**given)
+    return SinkSurvey(options, transactional_id=transactional_id, **vars(asked)).run()
 
 
 def open_store(options: RecoveryOptions) -> SqlStateStore:

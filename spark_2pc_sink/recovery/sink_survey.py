@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jdbc_state import SqlStateStore, StoreSettings
-from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import (
     ConfigurationError,
     KafkaError,
@@ -74,19 +74,13 @@ class SinkSurvey:
     """One look at the sinks of a database and a cluster; the transactional id in ``options`` is not used."""
 
     def __init__(
-        self,
-        options: CommonOptions,
-        *,
-        transactional_id: str | None,
-        match: str | None,
-        timeout_s: int,
-        clock: Clock,
+        self, options: CommonOptions, *, transactional_id: str | None, timeout_s: int, match: str | None = None
     ) -> None:
         self._options = options
         self._only = transactional_id
         self._match = match
         self._timeout_s = timeout_s
-        self._clock = clock
+        self._clock = SystemClock()
         self._end = self._until(100)
         self._store = SqlStateStore(options.database, self._store_settings())
         #: Findings that used both sides, while the Kafka thread is still running.

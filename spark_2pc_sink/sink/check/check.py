@@ -12,7 +12,6 @@ from sqlalchemy import text
 from jdbc_state import SchemaReport, SqlStateStore
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
-from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.options import CommonOptions, RecoveryOptions
 from spark_2pc_sink.options.names import quote_identifier
@@ -291,9 +290,7 @@ def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
     """Whether the sink has run, and whether it is running: a second driver would stop the first."""
     common = RecoveryOptions(**{item.name: getattr(options, item.name) for item in options_of(CommonOptions)})
-    only = options.transactional_id
-    survey = SinkSurvey(common, transactional_id=only, match=None, timeout_s=timeout_s, clock=SystemClock())
-    found = survey.run()
+    found = SinkSurvey(common, transactional_id=options.transactional_id, timeout_s=timeout_s).run()
     look = remedy(f"{STATUS} {sink_flags(options)}", "changes nothing: shows both sides, and what settles it")
     for report in found.sinks:
         yield _sink(report, look)

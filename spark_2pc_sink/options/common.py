@@ -326,6 +326,9 @@ class RecoveryOptions(CommonOptions):
         if self.open_transaction is not None and not self.adopt:
             rule = "it must be combined with adopt, because the id's state row is lost"
             raise refused("open_transaction", self.open_transaction, rule, "pass adopt too")
+        if self.open_transaction is not None and decision is not None:
+            rule = "it must not be combined with a decision, which is about a batch of a state row that exists"
+            raise refused("open_transaction", self.open_transaction, rule, "leave one of the two out")
         if self.open_transaction == "commit" and self.batch is None:
             remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
             raise refused("batch", None, "open_transaction='commit' requires it", remedy)

@@ -335,6 +335,7 @@ def test_a_person_says_abort() -> None:
         ({"open_transaction": "abort"}, "pass adopt too"),
         ({"open_transaction": "commit", "adopt": True}, "open_transaction='commit'"),
         ({"open_transaction": "abort", "adopt": True, "batch": 3}, "open_transaction='commit'"),
+        ({"open_transaction": "abort", "adopt": True, "batch": 3, "decision": OperatorDecision.DROP}, "a decision"),
         ({"decision": "drop"}, "pass OperatorDecision.DROP"),
         ({"batch": 3}, "open_transaction='commit'"),
         ({"open_transaction": "commit", "adopt": True, "batch": -1}, "it must be at least 0"),

@@ -29,17 +29,17 @@ from spark_2pc_sink.recipe.resolve import (
     may_hide_commits,
     resolve,
 )
+from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
     from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
-    from spark_2pc_sink.recovery.lost_commits import LostCommits
 
 
 def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
@@ -177,9 +177,13 @@ class Diagnosis:
     options: CommonOptions
     kafka: KafkaSide
     store: StateStore
-    losses: LostCommits
     clock: Clock
-    open_transaction: OpenTransactionEnd | None
+    topics: Iterable[str] = ()
+    open_transaction: OpenTransactionEnd | None = None
+
+    def __post_init__(self) -> None:
+        #: Batches that Kafka has and the database lacks.
+        self.losses: LostCommits = LostCommits(self.options, self.kafka, self.store, topics=self.topics)
 
     def view_kafka(self) -> KafkaView:
         """Read the coordinator's state."""

@@ -23,7 +23,6 @@ from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
-from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, view_of
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.lost_commits import LostCommits
 
 
 #: Answers of a broker that does not keep prepared transactions (every released Kafka), or not for this principal:
@@ -162,20 +162,15 @@ class Recovery:
         self._kafka = kafka
         self._store = store
         self._clock = clock
-        #: Batches that Kafka has and the database lacks.
-        self.losses: LostCommits = LostCommits(options, kafka, store, topics=topics)
+        end = choice.open_transaction
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
-            options=options,
-            kafka=kafka,
-            store=store,
-            losses=self.losses,
-            clock=clock,
-            open_transaction=choice.open_transaction,
+            options=options, kafka=kafka, store=store, clock=clock, topics=topics, open_transaction=end
         )
+        self.losses: LostCommits = self.diagnosis.losses
         self._decision = choice.decision
         self._batch_id = choice.batch_id
-        self._open_transaction = choice.open_transaction
+        self._open_transaction = end
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh producer epoch.

@@ -31,7 +31,6 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
-from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 
@@ -237,7 +236,7 @@ class SinkSurvey:
             settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms),
         )
         client = TransactionClient(cluster, name, options.kafka)
-        return Recovery(options, kafka=client, store=self._store, clock=self._clock).diagnosis
+        return Diagnosis(options=options, kafka=client, store=self._store, clock=self._clock)
 
     def _until(self, percent: int) -> Deadline:
         return Deadline(self._clock, self._timeout_s * 10 * percent)

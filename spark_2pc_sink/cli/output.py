@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_2pc_sink.choices import HaltCause
-from spark_2pc_sink.cli.exits import EXIT_FAILED
+from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_SETTLED
 
 _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
@@ -69,7 +69,7 @@ FORMAT: Final = "spark-2pc/1"
 class CommandResult:
     """Result of a command, for both forms of output."""
 
-    exit_code: int
+    exit_code: int = EXIT_SETTLED
     fields: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     notes: tuple[str, ...] = ()

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.cli.exits import EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_sides, add_timeout, given_sides
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
@@ -123,7 +122,7 @@ def _export(given: argparse.Namespace) -> CommandResult:
         from spark_2pc_sink.monitoring.exporter import serve  # noqa: PLC0415 - optional
     token = read_token(given.token_file)
     serve(watched(given), MetricsAccess(own_names(host, given.host_name), token), host, port)
-    return CommandResult(exit_code=EXIT_SETTLED)
+    return CommandResult()
 
 
 def _show(given: argparse.Namespace) -> CommandResult:
@@ -134,7 +133,7 @@ def _show(given: argparse.Namespace) -> CommandResult:
     with extra("dashboard"):
         from spark_2pc_sink.monitoring.dashboard.app import serve  # noqa: PLC0415 - optional
     serve(watched(given), _access(given, host), host, port)
-    return CommandResult(exit_code=EXIT_SETTLED)
+    return CommandResult()
 
 
 def _access(given: argparse.Namespace, host: str) -> DashboardAccess:

@@ -44,14 +44,14 @@ def _ddl(given: argparse.Namespace) -> CommandResult:
     # The statements need no database, but the options require one.
     options = RecoveryOptions.of_every_sink(**{"database": "postgresql://", **given_options(given)})
     statements = ddl(options.store_settings(), role=given.role)
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"ddl": statements}, text=f"{statements}\n")
+    return CommandResult(fields={"ddl": statements}, text=f"{statements}\n")
 
 
 def _migrate(given: argparse.Namespace) -> CommandResult:
     with _store(given) as store:
         done = store.migrate()
     lines = done or ["nothing to do: the tables have this version"]
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"done": done}, text="".join(f"{line}\n" for line in lines))
+    return CommandResult(fields={"done": done}, text="".join(f"{line}\n" for line in lines))
 
 
 def _check(given: argparse.Namespace) -> CommandResult:

@@ -181,7 +181,6 @@ def _list(given: argparse.Namespace) -> CommandResult:
     of_sinks = [row.transactional_id for row in rows if sinks is not None and row.transactional_id in sinks.ids]
     ongoing = {row.transactional_id for row in rows if row.state == TransactionState.ONGOING}
     return CommandResult(
-        exit_code=EXIT_SETTLED,
         fields={"transactions": [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]},
         text=_table(rows, {**columns, "TransactionState": "state"}),
         remedies=_complete(kafka, [end_of_sink(name) for name in of_sinks if name in ongoing]),
@@ -205,7 +204,6 @@ def _describe(given: argparse.Namespace) -> CommandResult:
     }
     ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
     return CommandResult(
-        exit_code=EXIT_SETTLED,
         fields={"transaction": {**asdict(found), "sink": is_sink}},
         text=_table([found], columns),
         remedies=_complete(kafka, ends),
@@ -223,7 +221,7 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
         "CurrentTransactionStartOffset": "start_offset",
     }
     fields = {"producers": [asdict(row) for row in rows]}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=_table(rows, columns))
+    return CommandResult(fields=fields, text=_table(rows, columns))
 
 
 def _find_hanging(given: argparse.Namespace) -> CommandResult:
@@ -280,7 +278,7 @@ def _abort(given: argparse.Namespace) -> CommandResult:
             ends = end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
             raise replace(error, remedies=_complete(kafka, ends)) from error
     text = _table([done], {**_OPEN, "Reason": "reason"})
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"aborted": asdict(done)}, text=text)
+    return CommandResult(fields={"aborted": asdict(done)}, text=text)
 
 
 def _is_sink(sinks: KnownSinks | None, transactional_id: str) -> bool | None:
@@ -325,7 +323,7 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes, remedies=remedies)
+    return CommandResult(fields=fields, text=text, notes=notes, remedies=remedies)
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:

@@ -240,15 +240,10 @@ class Diagnosis:
             RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         self.kafka.refresh()
-        before = self.store.read(self.options.transactional_id)
-        row = before or self.store.read_standing(self.options.transactional_id)
-        return self.judge(before, row, self.view_kafka())
+        return self.judge(self.store.read_standing(self.options.transactional_id), self.view_kafka())
 
-    def judge(self, before: StateRow | None, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
-        """Like `dry_run`, for state that was already read; Kafka's logs are read if it is not enough.
-
-        ``row`` is ``before``, or the history line from which a lost row would be rebuilt.
-        """
+    def judge(self, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
+        """Like `dry_run`, for state that was already read; Kafka's logs are read if it is not enough."""
         resolution = self.resolve(row, kafka)
         passed = None
         if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
@@ -257,15 +252,15 @@ class Diagnosis:
                 batches.check(passed)
             resolution = batches.explain(resolution)
         lost: tuple[Action, ...] = ()
-        if row is not None and before is None:
-            again = f"would rebuild the lost state row from {history_line(row, row.decision)}"
+        if row is not None and row.rebuilt_from is not None:
+            again = f"would rebuild the lost state row from {history_line(row, row.rebuilt_from)}"
             lost = (Action("rebuild_row", again),)
         report = RecoveryReport(
             transactional_id=self.options.transactional_id,
             settled=False,
             known=row is not None,
             dry_run=True,
-            before=before,
+            before=None if lost else row,
             row=row,
             kafka=kafka,
             actions=lost,

@@ -100,7 +100,7 @@ class SinkSurvey:
             found = survey.result()
             rows, invalid = self._requested(found)
             for name in rows.keys() - reports.keys():
-                reports[name] = by_the_database(*rows[name], driver=found.drivers.get(name))
+                reports[name] = by_the_database(rows[name], driver=found.drivers.get(name))
             unreadable |= invalid
             if not (reports or unreadable):
                 note = self._nothing_there(found) + note
@@ -129,18 +129,17 @@ class SinkSurvey:
             commit_timeout_ms=share_ms,
         )
 
-    def _requested(
-        self, survey: Survey
-    ) -> tuple[dict[str, tuple[StateRow | None, StateRow]], dict[str, UnreadableSink]]:
-        """The requested sinks: by id their row, None for a lost one, and what stands for it; and the invalid ones."""
-        lines = [*((row, row) for row in survey.rows), *((None, line) for line in survey.lost)]
-        problems = {row.transactional_id: problem for _, row in lines if (problem := problem_of(row))}
-        problems |= {bad.transactional_id: bad.problem for bad in survey.unreadable}
-        rows = {line[1].transactional_id: line for line in lines if line[1].transactional_id not in problems}
-        unreadable = {name: UnreadableSink(name, "database", problem) for name, problem in problems.items()}
+    def _requested(self, survey: Survey) -> tuple[dict[str, StateRow], dict[str, UnreadableSink]]:
+        """The requested sinks by id: their rows, or what stands for a lost one; and the invalid ones."""
+        rows, invalid = {}, {bad.transactional_id: bad.problem for bad in survey.unreadable}
+        for row in (*survey.rows, *survey.lost):
+            if problem := problem_of(row):
+                invalid[row.transactional_id] = problem
+            else:
+                rows[row.transactional_id] = row
         return (
-            {name: line for name, line in rows.items() if self._is_requested(name)},
-            {name: sink for name, sink in unreadable.items() if self._is_requested(name)},
+            {name: row for name, row in rows.items() if self._is_requested(name)},
+            {name: UnreadableSink(name, "database", why) for name, why in invalid.items() if self._is_requested(name)},
         )
 
     def _is_requested(self, transactional_id: str) -> bool:
@@ -173,7 +172,7 @@ class SinkSurvey:
     def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
         here = cluster.features().cluster_id
         rows, unreadable = self._requested(survey)
-        asked = [name for name, (_, row) in rows.items() if row.cluster_id in (None, here)]
+        asked = [name for name, row in rows.items() if row.cluster_id in (None, here)]
         if not (rows or unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
@@ -183,7 +182,7 @@ class SinkSurvey:
         for name in rows.keys() - {*asked}:
             features = cluster.features()
             unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
-            report = self._diagnosis(cluster, name, self._end).judge(*rows[name], unasked)
+            report = self._diagnosis(cluster, name, self._end).judge(rows[name], unasked)
             self._reports[name] = replace(report, kafka=None)
         if not (asked or unreadable or rows):
             self._note = self._note_of_open_transactions(cluster)
@@ -191,19 +190,19 @@ class SinkSurvey:
     def _survey_one(
         self,
         diagnosis: Diagnosis,
-        line: tuple[StateRow | None, StateRow] | None,
+        row: StateRow | None,
         described: TransactionDescription | KafkaError | KafkaTimeoutError,
         driver: Liveness | None,
     ) -> None:
-        name, (before, row) = diagnosis.options.transactional_id, line or (None, None)
+        name = diagnosis.options.transactional_id
         try:
             if isinstance(described, Exception):
                 raise described
-            report = diagnosis.judge(before, row, diagnosis.view_of(described))
+            report = diagnosis.judge(row, diagnosis.view_of(described))
         except _KAFKA_REFUSALS as error:
             self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             if row is not None:
-                self._reports[name] = by_the_database(before, row, driver=driver)
+                self._reports[name] = by_the_database(row, driver=driver)
             return
         self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
 
@@ -268,10 +267,10 @@ def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[t
     return ""
 
 
-def by_the_database(before: StateRow | None, row: StateRow, *, driver: Liveness | None) -> RecoveryReport:
-    """The report on a sink if Kafka could not be read; ``before`` is None if the row is lost."""
-    status = RowStatus(row.status)
-    if before is None:
+def by_the_database(row: StateRow, *, driver: Liveness | None) -> RecoveryReport:
+    """The report on a sink if Kafka could not be read."""
+    status, lost = RowStatus(row.status), row.rebuilt_from is not None
+    if lost:
         reason = f"the state row is lost; the newest line of its history has {shown(row)}. {_UNSEEN}"
     elif status is RowStatus.DECIDED:
         reason = f"the database has decided batch {row.batch_id}. {_UNSEEN}, so it is unknown whether it has committed"
@@ -281,9 +280,9 @@ def by_the_database(before: StateRow | None, row: StateRow, *, driver: Liveness 
         reason = f"nothing is in doubt in the state row. {_UNSEEN}, so an open transaction would go unnoticed"
     return RecoveryReport(
         transactional_id=row.transactional_id,
-        settled=before is not None and status in {RowStatus.NONE, RowStatus.DONE},
+        settled=not lost and status in {RowStatus.NONE, RowStatus.DONE},
         dry_run=True,
-        before=before,
+        before=None if lost else row,
         row=row,
         driver=driver,
         reason=reason,

@@ -178,12 +178,12 @@ def _list(given: argparse.Namespace) -> CommandResult:
         rows = tool.list_transactions(wanted)
     sinks = look_up_sinks(given, kafka)
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
-    of_sinks = [row.transactional_id for row in rows if sinks is not None and row.transactional_id in sinks.ids]
-    ongoing = {row.transactional_id for row in rows if row.state == TransactionState.ONGOING}
+    found = [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]
+    open_ids = [row["transactional_id"] for row in found if row["sink"] and row["state"] == TransactionState.ONGOING]
     return CommandResult(
-        fields={"transactions": [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]},
+        fields={"transactions": found},
         text=_table(rows, {**columns, "TransactionState": "state"}),
-        remedies=_complete(kafka, [end_of_sink(name) for name in of_sinks if name in ongoing]),
+        remedies=_complete(kafka, list(map(end_of_sink, open_ids))),
     )
 
 
@@ -244,18 +244,17 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         "Duration(min)": lambda row: row.duration_ms // _MINUTE_MS,
         "Reason": "reason",
     }
-    owners = [None if sinks is None else sinks.producers.get(row.producer_id) for row in rows]
-    ends = [_complete(kafka, end_hanging(row, sink=sink)) for row, sink in zip(rows, owners, strict=True)]
-    hanging = [
-        {**asdict(row), "sink": sink, "remedies": list(remedies)}
-        for row, sink, remedies in zip(rows, owners, ends, strict=True)
-    ]
+    hanging: list[dict[str, Any]] = []
+    for row in rows:
+        sink = None if sinks is None else sinks.producers.get(row.producer_id)
+        remedies = _complete(kafka, end_hanging(row, sink=sink))
+        hanging.append({**asdict(row), "sink": sink, "remedies": list(remedies)})
     return CommandResult(
         exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
         fields={"hanging": hanging},
         text=_table(rows, columns),
         # Not on stdout, where Kafka's tool prints only the table.
-        remedies=tuple(each for remedies in ends for each in remedies),
+        remedies=tuple(remedy for one in hanging for remedy in one["remedies"]),
     )
 
 

@@ -20,7 +20,7 @@ from spark_2pc_sink.recovery.api import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jdbc_state import HistoryLine, StateStore
+    from jdbc_state import HistoryLine
 
 #: Default number of entries, if neither a number nor a time is given.
 LAST: Final = 50
@@ -122,23 +122,17 @@ def history(
         raise refused("last", last, f"must be between 1 and {LAST_MAX}", "pass a number in that range")
     options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in _OWN})
     number = last or (LAST if since is None else LAST_MAX)
-    with closing(open_store(options)) as store:
-        return read_report(store, transactional_id, last=number, since=since, batches=batches, actions=actions)
-
-
-def read_report(
-    store: StateStore, transactional_id: str | None, *, last: int, since: datetime | None, batches: bool, actions: bool
-) -> HistoryReport:
     found: list[Entry] = []
-    if batches:
-        lines = store.read_history(transactional_id, last=last)
-        entries = [BatchEntry.of(line) for line in lines if line.event not in _NO_BATCH]
-        found += [entry for entry in entries if since is None or entry.at >= since]
-    if actions:
-        found += store.read_actions(transactional_id, last=last, since=since)
+    with closing(open_store(options)) as store:
+        if batches:
+            lines = store.read_history(transactional_id, last=number)
+            entries = [BatchEntry.of(line) for line in lines if line.event not in _NO_BATCH]
+            found += [entry for entry in entries if since is None or entry.at >= since]
+        if actions:
+            found += store.read_actions(transactional_id, last=number, since=since)
     # Actions on a batch follow it, and two actions of one instant keep their order.
     found.sort(key=lambda entry: (entry.at, entry.number if isinstance(entry, ActionLine) else -1))
-    return HistoryReport(tuple(found[-last:]))
+    return HistoryReport(tuple(found[-number:]))
 
 
 def utc(moment: datetime, *, timespec: str = "milliseconds") -> str:

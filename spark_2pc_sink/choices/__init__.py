@@ -13,11 +13,10 @@ from typing import Any, Final, TypeAlias
 from jdbc_state.errors import DualWriteError, with_remedies
 from spark_2pc_sink.choices.choice import PLACEHOLDERS, UNCHANGED, Act, Choice, Entry, Facts, OperatorDecision
 from spark_2pc_sink.choices.halts import HALTS, HaltCause
-from spark_2pc_sink.choices.symptoms import EFFECTS, FORCE_TERMINATE, PLACES, SYMPTOMS, Symptom
+from spark_2pc_sink.choices.symptoms import EFFECTS, PLACES, SYMPTOMS, Symptom
 
 __all__ = [
     "EFFECTS",
-    "FORCE_TERMINATE",
     "NO_FACTS",
     "PLACEHOLDERS",
     "PLACES",

@@ -21,10 +21,6 @@ from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka import FIELD_OF
 from spark_2pc_sink.options.settings import choices_of, kind_of, options_of, refused, setting_of
 from spark_2pc_sink.options.sources import (
-    BOOTSTRAP_SERVER,
-    COMMAND_CONFIG,
-    CONFIG,
-    PREFIX,
     SourcedOptions,
     add_once,
     read_environment,
@@ -35,16 +31,8 @@ from spark_2pc_sink.options.sources import (
 
 _log = logging.getLogger(__name__)
 
-#: Environment variables of flags. Every option and Kafka property has one in addition.
-ENVIRONMENT: Final = {
-    f"{PREFIX}{CONFIG}": "--config",
-    f"{PREFIX}DATABASE": "--database",
-    f"{PREFIX}{BOOTSTRAP_SERVER}": "--bootstrap-server",
-    f"{PREFIX}{COMMAND_CONFIG}": "--command-config",
-}
 BOOTSTRAP: Final = "bootstrap.servers"
-#: Accepted names; the second is librdkafka's.
-BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
+BOOTSTRAP_NAMES: Final = frozenset(setting_of(FIELD_OF[BOOTSTRAP]).properties)
 #: Distinguishes the flags of Kafka's connection before the command's name from those after it.
 OUTER: Final = "outer_"
 _PLACES: Final = (OUTER, "")

@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_sides
+from spark_2pc_sink.cli.options import connection_as_given, given_sides
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -21,8 +21,8 @@ URL = "postgresql://app:secret@h/shop"
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
+    for name in ("CONFIG", "DATABASE", "BOOTSTRAP_SERVER", "COMMAND_CONFIG"):
+        monkeypatch.delenv(f"SPARK_2PC_{name}", raising=False)
 
 
 @pytest.fixture

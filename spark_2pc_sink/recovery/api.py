@@ -20,7 +20,7 @@ from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.resend import has_kept, resend
+from spark_2pc_sink.recovery.resend import kept_for, resend
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
@@ -101,7 +101,7 @@ def recover(
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.dry_run(), driver=driver), driver, row, options)
         recovered = recovery.run(query_id=None, run_id=None)
-        if not has_kept(store, recovered.row):
+        if kept_for(store, recovered.row) is None:
             return recovered.report
         with recovery.explaining():
             sender = BatchListSender(cluster, transactional_id, options.kafka)

@@ -213,7 +213,7 @@ class Entry:
         walk: names of the choices that end it in RUNBOOK.md, in order, each with an example of a reason.
         says: words of the error by which it is known; '' if it is none.
         job_only: status cannot see it, as it concerns a batch that Spark has passed to the sink, or a lost claim.
-        name_it: its runbook is called with ``--cause``.
+        seen_as: the problem that status shows in its place, so that its runbook is called with ``--cause``.
     """
 
     title: str
@@ -224,7 +224,7 @@ class Entry:
     says: str = ""
     job_only: bool = False
     about_owed: bool = False
-    name_it: bool = False
+    seen_as: Enum | None = None
     more: str = ""
 
     def choices_for(self, facts: Facts) -> tuple[Choice, ...]:

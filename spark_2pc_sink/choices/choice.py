@@ -40,8 +40,8 @@ Fact = Literal[
 class OperatorDecision(Enum):
     """A person's decision on a batch that the database has and Kafka may lack."""
 
-    ACCEPT_REPLAY = "send Spark's replay to Kafka with any digest"
-    DROP = "leave Kafka without the batch"
+    ACCEPT_REPLAY = "send Spark's replay although it differs"
+    DROP = "leave Kafka without it"
 
 
 class Act(Enum):

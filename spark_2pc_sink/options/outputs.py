@@ -458,7 +458,7 @@ class Lane:
 
 
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
-    """Theme outputs with the same rows: the first topic of a source with its first table, and so on."""
+    """Group outputs with the same rows: the first topic of a source with its first table, and so on."""
     _refuse_doubles(outputs)
     sources: dict[RowSource, tuple[list[Records], list[Rows]]] = {}
     for output in outputs:

@@ -18,7 +18,6 @@ from spark_2pc_sink.options.common import is_loopback
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
     from spark_2pc_sink.monitoring.watched import Watched
 
 PORT_MAX: Final = 65_535
@@ -131,19 +130,13 @@ def _show(given: argparse.Namespace) -> CommandResult:
         rule = "must be a name or an IPv4 address, because of the check of the Host header"
         raise refused("--listen", given.listen, rule, "pass localhost:8939")
     with extra("dashboard"):
+        from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess  # noqa: PLC0415 - optional
         from spark_2pc_sink.monitoring.dashboard.app import serve  # noqa: PLC0415 - optional
-    serve(watched(given), _access(given, host), host, port)
-    return CommandResult()
-
-
-def _access(given: argparse.Namespace, host: str) -> DashboardAccess:
-    """The access rules; a generated token is printed, this once."""
-    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess  # noqa: PLC0415 - optional
-
-    token = read_token(given.token_file)
-    if is_loopback(host):
-        return DashboardAccess(token=token, hosts=given.host_name)
-    if token is None:
+    systems, token = watched(given), read_token(given.token_file)
+    hosts = given.host_name if is_loopback(host) else own_names(host, given.host_name)
+    if token is None and not is_loopback(host):
         token = secrets.token_urlsafe()
+        # Shown this once.
         sys.stdout.write(f"token: {token}\n")
-    return DashboardAccess(token=token, hosts=own_names(host, given.host_name))
+    serve(systems, DashboardAccess(token=token, hosts=hosts), host, port)
+    return CommandResult()

@@ -15,6 +15,7 @@ from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.log_reader import Marker
+from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, was_remade
 from spark_2pc_sink.recipe.resolve import (
     Halt,
@@ -84,15 +85,8 @@ _BY_MARKER: Final = {
 }
 
 
-def ask_the_log(
-    kafka: KafkaSide,
-    producer: ProducerIdAndEpoch | None,
-    offsets: Mapping[str, tuple[int, int]],
-    deadline: Deadline,
-    *,
-    batch_id: int | None,
-) -> Resolution | Halt:
-    """Read one partition after another until one tells how the transaction ended.
+def ask_the_log(kafka: KafkaSide, row: StateRow, deadline: Deadline) -> Resolution | Halt:
+    """Read one partition after another until one tells how the transaction of a decided row ended.
 
     After the deadline no further partition is read; the first one always is.
 
@@ -103,10 +97,11 @@ def ask_the_log(
     Raises:
         KafkaError, KafkaTimeoutError: no partition could be read because the cluster is unusable.
     """
-    if producer is None or not offsets:
+    producer = PreparedTxnState(row.prepared_transaction_state).producer
+    if producer is None or not row.kafka_offsets:
         reason = "the decided row names no partition whose log could be read"
-        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=frozenset({"readable"}), batch=batch_id))
-    last_offsets = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
+        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=frozenset({"readable"}), batch=row.batch_id))
+    last_offsets = {TopicPartition.parse(name): last for name, (_, last) in row.kafka_offsets.items()}
     # All topics first, then their second partitions, and so on: if a topic is gone, so are all its partitions.
     ordered = sorted(last_offsets, key=lambda each: (each.partition, each.topic))
     findings: list[str] = []
@@ -131,7 +126,10 @@ def ask_the_log(
             if verdict is not Verdict.WAIT:
                 return Resolution(verdict, f"{where} {marked}", from_log=True)
             waiting = Resolution(verdict, f"{where} {marked}")
-    return waiting or _outcome_lost(producer, findings, Facts(known=known, batch=batch_id))
+    if waiting is not None:
+        return waiting
+    reason = f"no partition tells how {producer} ended: {'; '.join(first_of(findings, SHOWN_PARTITIONS_MAX))}"
+    return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=known, batch=row.batch_id))
 
 
 def _read_marker(
@@ -150,13 +148,6 @@ def _read_marker(
         # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
         kafka.describe()
         return f"{partition} cannot be read: {error}"
-
-
-def _outcome_lost(producer: ProducerIdAndEpoch, findings: list[str], facts: Facts) -> Halt:
-    named = findings[:SHOWN_PARTITIONS_MAX]
-    if len(findings) > len(named):
-        named.append(f"and {len(findings) - len(named)} more like these")
-    return Halt(HaltCause.OUTCOME_LOST, f"no partition tells how {producer} ended: {'; '.join(named)}", facts)
 
 
 #: What `dry_run` reports for a verdict that leads to an action.
@@ -223,8 +214,7 @@ class Diagnosis:
         if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
-            pair = PreparedTxnState(row.prepared_transaction_state).producer
-            told = ask_the_log(self.kafka, pair, row.kafka_offsets, self._deadline(), batch_id=row.batch_id)
+            told = ask_the_log(self.kafka, row, self._deadline())
             if isinstance(told, Halt):
                 return explain_outcome_lost(self.kafka, row, told)
             resolution = told
@@ -340,8 +330,7 @@ def located(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
     """The halt for an open transaction, with the places of its records."""
     places = [
         f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"
-        for partition, began in list(found.items())[:SHOWN_PARTITIONS_MAX]
+        for partition, began in found.items()
     ]
-    if len(found) > len(places):
-        places.append(f"and {len(found) - len(places)} more")
-    return replace(halt, reason=f"{halt.reason}. It wrote to {', '.join(places) or 'no partition yet'}")
+    written = ", ".join(first_of(places, SHOWN_PARTITIONS_MAX)) or "no partition yet"
+    return replace(halt, reason=f"{halt.reason}. It wrote to {written}")

@@ -29,6 +29,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
+from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
 from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
@@ -224,8 +225,7 @@ class SinkSurvey:
     def _note_of_open_transactions(self, cluster: Cluster) -> str:
         """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
         names = [name for name in TransactionQueries(cluster).open_ids() if self._is_requested(name)]
-        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-        return f". Kafka has open transactions of {', '.join(names[:_NAMED_MAX])}{more}" if names else ""
+        return f". Kafka has open transactions of {', '.join(first_of(names, _NAMED_MAX))}" if names else ""
 
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
         left_ms = max(1, int(end.remaining_s * 1000))

@@ -93,7 +93,7 @@ def _kafka_flags(given: argparse.Namespace) -> list[str]:
 
 #: Options whose flags have another form, or are added by another function.
 _OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *READER_FLAGS)
-_DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
+_DECLARED: Final = {item.name: item for item in fields(RecoveryOptions) if item.name != "kafka"}
 
 
 def add_options(command: argparse.ArgumentParser, *names: str) -> None:
@@ -169,7 +169,6 @@ def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool 
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
     """The keywords of `recover` from flags, the sink's file and the environment."""
     flagged = {name: value for name, value in vars(given).items() if name in _DECLARED and value is not None}
-    flagged.pop("kafka", None)
     if not hasattr(given, "database_required"):
         return flagged
     # A flag may name another sink of the same database than the file.

@@ -97,11 +97,11 @@ class LostCommits:
             ConfigurationError: the named batches are not the missing ones; nothing was changed.
         """
         known = row.batch_id is not None
-        # A row without batches has no offsets from which they could be counted.
-        lost = self.look(row, batch_id) if known else LostBatches(first=0, came=batch_id)
         if self.accepted is None and (not known or error.cause is HaltCause.NOT_HANDED_OVER):
             # Nothing could be counted, or nothing is lost: Spark has finished these batches without the sink.
             raise error
+        # A row without batches has no offsets from which they could be counted.
+        lost = self.look(row, batch_id) if known else LostBatches(first=0, came=batch_id)
         if self.accepted is None:
             raise _named(error, lost)
         actions: list[Action] = []

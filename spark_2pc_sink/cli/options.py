@@ -41,9 +41,12 @@ _SECRETS: Final = {"sasl.jaas.config", *(name for name, item in FIELD_OF.items()
 
 
 def file_of(given: argparse.Namespace) -> SourcedOptions:
-    """The options in the file of ``--config``; empty if no file was given."""
-    path = getattr(given, "sink_file", None)
-    return SourcedOptions() if path is None else read_toml_file(path)
+    """The options in the file of ``--config``, read once, as it may be a pipe; empty if no file was given."""
+    if not hasattr(given, "options_of_file"):
+        path = getattr(given, "sink_file", None)
+        given.options_of_file = SourcedOptions() if path is None else read_toml_file(path)
+    found: SourcedOptions = given.options_of_file
+    return found
 
 
 def environment_options() -> SourcedOptions:

@@ -78,7 +78,6 @@ class CommandResult:
 
 
 def write_result(result: CommandResult, *, command: str | None, as_json: bool) -> int:
-    """Print a result."""
     text = json.dumps(envelope(result, command), indent=2) + "\n" if as_json else result.text
     code = print_out(text, result.exit_code)
     for note in result.notes:

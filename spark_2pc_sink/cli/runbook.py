@@ -107,11 +107,9 @@ class Terminal:
     """The person at standard input and output, or a script that supplies the answers."""
 
     def say(self, text: str) -> None:
-        """Show a text."""
         sys.stdout.write(f"{text}\n")
 
     def ask(self, question: str) -> str:
-        """Ask, and read one line."""
         try:
             answer = input(f"{question} ")
         except (EOFError, KeyboardInterrupt):

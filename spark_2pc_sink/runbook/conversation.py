@@ -90,11 +90,8 @@ class NoAnswerError(Exception):
 class Asker(Protocol):
     """The person, or a script in its place."""
 
-    def say(self, text: str) -> None:
-        """Show a text."""
-
-    def ask(self, question: str) -> str:
-        """Ask, and wait for the answer."""
+    def say(self, text: str) -> None: ...
+    def ask(self, question: str) -> str: ...
 
 
 class Questions:

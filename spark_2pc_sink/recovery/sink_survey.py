@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLongError
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import (
     ConfigurationError,
@@ -199,13 +200,17 @@ class SinkSurvey:
         try:
             if isinstance(described, Exception):
                 raise described
-            report = diagnosis.judge(row, diagnosis.view_of(described))
+            report = replace(diagnosis.judge(row, diagnosis.view_of(described)), driver=driver)
+            if report.cause is HaltCause.DATABASE_BEHIND and report.driver_may_live:
+                # The row was read before Kafka, and a running driver may have written a batch in between.
+                with suppress(StateStoreError), closing(self._store):
+                    report = replace(diagnosis.dry_run(), driver=driver)
         except _KAFKA_REFUSALS as error:
             self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             if row is not None:
                 self._reports[name] = by_the_database(row, driver=driver)
             return
-        self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
+        self._reports[name] = with_choices(report, diagnosis.options)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
         names = (

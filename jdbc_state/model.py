@@ -96,8 +96,8 @@ class StateRow:
         settled_at: when the row last became done or owed.
         age_s: seconds from the latest of the three to the reading, by the database's clock.
         decided_age_s: the same since ``decided_at`` alone; None before the first decision.
-        rebuilt_from: number of the history line from which the returning claim rebuilt the lost row; None for a row
-            that existed, or is new.
+        rebuilt_from: number of the history line from which the returning claim rebuilt the lost row, or from which a
+            claim would rebuild it; None for a row that exists, or is new.
     """
 
     transactional_id: str

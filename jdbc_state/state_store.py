@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -184,7 +185,7 @@ class StateStore(ABC):
         if row is not None:
             return row
         lines = self.read_history(transactional_id, last=1)
-        return lines[0].row if lines else None
+        return replace(lines[0].row, rebuilt_from=lines[0].row.decision) if lines else None
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""

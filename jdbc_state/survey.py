@@ -6,7 +6,7 @@ An invalid row is named, and does not hide the others: it may have been written 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -35,7 +35,7 @@ class Survey:
 
     table_exists: bool
     rows: tuple[StateRow, ...] = ()
-    #: The newest line of each sink with lines in the history and no row.
+    #: The newest line of each sink with lines in the history and no row; see `StateRow.rebuilt_from`.
     lost: tuple[StateRow, ...] = ()
     unreadable: tuple[UnreadableRow, ...] = ()
     drivers: Mapping[str, Liveness] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     return Survey(
         table_exists=state_there,
         rows=good,
-        lost=tuple(line for line in lost if isinstance(line, StateRow)),
+        lost=tuple(replace(line, rebuilt_from=line.decision) for line in lost if isinstance(line, StateRow)),
         unreadable=tuple(each for each in [*rows, *lost] if isinstance(each, UnreadableRow)),
         drivers=find_drivers(connection, tables.state, good),
     )

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from jdbc_state.errors import DualWriteError, with_remedies
-from spark_2pc_sink.choices.choice import PLACEHOLDERS, UNCHANGED, Act, Choice, Entry, Facts, OperatorDecision
+from spark_2pc_sink.choices.choice import PLACEHOLDERS, UNCHANGED, Act, Choice, Entry, Facts, OperatorDecision, flags
 from spark_2pc_sink.choices.halts import HALTS, HaltCause
-from spark_2pc_sink.choices.symptoms import EFFECTS, FORCE_TERMINATE, PLACES, SYMPTOMS, Symptom
+from spark_2pc_sink.choices.symptoms import EFFECTS, PLACES, SYMPTOMS, Symptom
 
 __all__ = [
     "EFFECTS",
-    "FORCE_TERMINATE",
     "NO_FACTS",
     "PLACEHOLDERS",
     "PLACES",
@@ -76,7 +75,7 @@ class HaltError(DualWriteError):
     def __post_init__(self) -> None:
         if not self.remedies:
             # Without connections; a recovery, which knows them, makes the commands complete.
-            self.remedies = remedies(self.cause, self.facts, f"--transactional-id {self.transactional_id}")
+            self.remedies = remedies(self.cause, self.facts, *flags({"transactional_id": self.transactional_id}))
         super().__post_init__()
 
     def __str__(self) -> str:
@@ -96,7 +95,7 @@ class InDoubtError(DualWriteError):
 
     def __post_init__(self) -> None:
         if not self.remedies:
-            self.remedies = remedies(Symptom.IN_DOUBT, NO_FACTS, f"--transactional-id {self.transactional_id}")
+            self.remedies = remedies(Symptom.IN_DOUBT, NO_FACTS, *flags({"transactional_id": self.transactional_id}))
         super().__post_init__()
 
     def __str__(self) -> str:

@@ -40,8 +40,8 @@ Fact = Literal[
 class OperatorDecision(Enum):
     """A person's decision on a batch that the database has and Kafka may lack."""
 
-    ACCEPT_REPLAY = "send Spark's replay to Kafka with any digest"
-    DROP = "leave Kafka without the batch"
+    ACCEPT_REPLAY = "send Spark's replay although it differs"
+    DROP = "leave Kafka without it"
 
 
 class Act(Enum):
@@ -155,7 +155,7 @@ class Choice:
             given = ", ".join(f"{name}={value!r}" for name, value in self.keywords(named).items())
             return f"DualWriteSink(…, {given})"
         program = {Act.RECOVER: RECOVER, Act.COMPARE: VERIFY}.get(self.act)
-        return "" if program is None else " ".join([program, sink, *_flags(self.keywords(named))])
+        return "" if program is None else " ".join([program, sink, *flags(self.keywords(named))])
 
     def line(self, facts: Facts, sink: str) -> str:
         """The choice as one line of an error or a report: a command with its effects as a comment, or a sentence."""
@@ -182,27 +182,27 @@ def remedy(command: str, change: str) -> str:
 
 def state_command(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str:
     """The remedy for missing or old state tables; see `jdbc_state.settings.in_python`."""
-    flags = [f"--{name.replace('_', '-')} {shlex.quote(names[name])}" for name in _STATE_NAMES]
+    tables = {name: names[name] for name in _STATE_NAMES}
     role = names["role"]
     if step == "make":
-        command = " ".join(["spark-2pc state ddl", *flags, f"--role {shlex.quote(role)}"])
+        command = " ".join(["spark-2pc state ddl", *flags({**tables, "role": role})])
         change = "prints the statements for a role that may create tables; they create the tables, and grant"
         return remedy(command, f"changes nothing: {change} {role} what a driver needs")
     url = f"postgresql://{urllib.parse.quote(role, safe='')}@{names['where']}"
-    command = " ".join([f"spark-2pc state migrate --database {shlex.quote(url)}", *flags])
+    command = " ".join(["spark-2pc state migrate", *flags({"database": url, **tables})])
     return remedy(command, f"as {role}: adds missing tables and columns, and changes no row; safe while jobs run")
 
 
-def _flags(keywords: Mapping[str, Any]) -> list[str]:
-    flags = []
+def flags(keywords: Mapping[str, Any]) -> list[str]:
+    """Options as flags of a command, each quoted for a shell."""
+    words = []
     for name, value in keywords.items():
+        flag = f"--{name.replace('_', '-')}"
         if isinstance(value, OperatorDecision):
-            flags.append("--drop" if value is OperatorDecision.DROP else "--accept-replay")
-        elif value is True:
-            flags.append(f"--{name.replace('_', '-')}")
+            words.append("--drop" if value is OperatorDecision.DROP else "--accept-replay")
         else:
-            flags.append(f"--{name.replace('_', '-')} {shlex.quote(str(value))}")
-    return flags
+            words.append(flag if value is True else f"{flag} {shlex.quote(str(value))}")
+    return words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class Entry:
         walk: names of the choices that end it in RUNBOOK.md, in order, each with an example of a reason.
         says: words of the error by which it is known; '' if it is none.
         job_only: status cannot see it, as it concerns a batch that Spark has passed to the sink, or a lost claim.
-        name_it: its runbook is called with ``--cause``.
+        seen_as: the problem that status shows in its place, so that its runbook is called with ``--cause``.
     """
 
     title: str
@@ -224,7 +224,7 @@ class Entry:
     says: str = ""
     job_only: bool = False
     about_owed: bool = False
-    name_it: bool = False
+    seen_as: Enum | None = None
     more: str = ""
 
     def choices_for(self, facts: Facts) -> tuple[Choice, ...]:

@@ -19,6 +19,7 @@ from spark_2pc_sink.choices.symptoms import (
     NEW_CHECKPOINT,
     NEW_NAME,
     OWN_CLUSTER,
+    Symptom,
     restoring,
 )
 
@@ -117,7 +118,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             ADOPT,
         ),
         says="belongs to Kafka cluster",
-        name_it=True,
+        seen_as=Symptom.ELSEWHERE,
         advice="If the old cluster still exists, use it: recover there first. If it was replaced, and its topics were "
         "copied, assign the row to the new one.",
         walk=(("adopt", "the cluster was replaced, and the topic copied"),),
@@ -191,7 +192,8 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             ),
         ),
         says="neither a state row nor its history says whether",
-        name_it=True,
+        # Status sees that the id is in use; the question about the transaction is only put when taking it over.
+        seen_as=HaltCause.ID_IN_USE,
         advice="Restore the row, if you can. Otherwise `compare` reads the records of the open transaction, and looks "
         "for their rows. If all are there: `commit`, with the newest batch in the checkpoint's `offsets/` that is not "
         "in its `commits/`. If none is there: `abort`.",

@@ -311,7 +311,6 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         ),
         says="belongs to query",
         job_only=True,
-        name_it=True,
         walk=(("own_id", ""),),
         advice="Use the old checkpoint, or another id. Only the job sees this: its error names both queries.",
     ),

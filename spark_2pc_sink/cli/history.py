@@ -13,7 +13,7 @@ from spark_2pc_sink.cli.exits import EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult, as_table
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.plural import counted
+from spark_2pc_sink.plural import counted, first_of
 from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
 
 _EXITS: Final = (
@@ -87,12 +87,10 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
 def _batch(entry: BatchEntry) -> tuple[str, ...]:
     partitions = [f"{name} {first}..{last}" for name, (first, last) in sorted(entry.kafka_offsets.items())]
-    left_out = len(partitions) - _PARTITIONS_MAX
-    if left_out > 0:
-        partitions[_PARTITIONS_MAX:] = [f"and {counted(left_out, 'more partition')}"]
     settled = "" if entry.settled_at is None else f" at {_shown(entry.settled_at)}"
     counts = f"{counted(entry.row_count, 'row')}, {counted(entry.record_count, 'record')}"
-    return "batch", "", "", "; ".join([f"{entry.event}, now {entry.status}{settled}", counts, *partitions])
+    shown = first_of(partitions, _PARTITIONS_MAX, "partition")
+    return "batch", "", "", "; ".join([f"{entry.event}, now {entry.status}{settled}", counts, *shown])
 
 
 def _action(line: ActionLine) -> tuple[str, ...]:

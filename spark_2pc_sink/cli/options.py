@@ -9,22 +9,18 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka import FIELD_OF
 from spark_2pc_sink.options.settings import choices_of, kind_of, options_of, refused, setting_of
 from spark_2pc_sink.options.sources import (
-    BOOTSTRAP_SERVER,
-    COMMAND_CONFIG,
-    CONFIG,
-    PREFIX,
     SourcedOptions,
     add_once,
     read_environment,
@@ -35,23 +31,22 @@ from spark_2pc_sink.options.sources import (
 
 _log = logging.getLogger(__name__)
 
-#: Environment variables of flags. Every option and Kafka property has one in addition.
-ENVIRONMENT: Final = {
-    f"{PREFIX}{CONFIG}": "--config",
-    f"{PREFIX}DATABASE": "--database",
-    f"{PREFIX}{BOOTSTRAP_SERVER}": "--bootstrap-server",
-    f"{PREFIX}{COMMAND_CONFIG}": "--command-config",
-}
 BOOTSTRAP: Final = "bootstrap.servers"
-#: Accepted names; the second is librdkafka's.
-BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
+BOOTSTRAP_NAMES: Final = frozenset(setting_of(FIELD_OF[BOOTSTRAP]).properties)
+#: Distinguishes the flags of Kafka's connection before the command's name from those after it.
+OUTER: Final = "outer_"
+_PLACES: Final = (OUTER, "")
+_OF_KAFKA: Final = ("bootstrap_server", "command_config")
 _SECRETS: Final = {"sasl.jaas.config", *(name for name, item in FIELD_OF.items() if setting_of(item).secret)}
 
 
 def file_of(given: argparse.Namespace) -> SourcedOptions:
-    """The options in the file of ``--config``; empty if no file was given."""
-    path = getattr(given, "sink_file", None)
-    return SourcedOptions() if path is None else read_toml_file(path)
+    """The options in the file of ``--config``, read once, as it may be a pipe; empty if no file was given."""
+    if not hasattr(given, "options_of_file"):
+        path = getattr(given, "sink_file", None)
+        given.options_of_file = SourcedOptions() if path is None else read_toml_file(path)
+    found: SourcedOptions = given.options_of_file
+    return found
 
 
 def environment_options() -> SourcedOptions:
@@ -80,33 +75,28 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
     """
     if not hasattr(given, "database"):
         return None
-    words = []
-    for name, flag in (("sink_file", "config"), ("bootstrap_server",) * 2, ("command_config",) * 2):
-        for prefix in ("", "outer_"):
-            if (value := getattr(given, f"{prefix}{name}", None)) is not None:
-                words += [f"--{flag.replace('_', '-')}", value]
     properties = _kafka_flags(given)
     public = [text for text in properties if text.partition("=")[0] not in _SECRETS]
-    for text in public:
-        words += ["--kafka", text]
-    if given.database is not None:
-        words += ["--database", without_secrets(given.database)]
-    for name in READER_FLAGS:
-        if hasattr(given, name):
-            value = getattr(given, name)
-            words += [_flag(name)] if value is True else [_flag(name), str(value)]
-    return shlex.join(words) + (" --command-config FILE" if len(public) < len(properties) else "")
+    named = [
+        ("config", given.sink_file),
+        *((name, getattr(given, f"{prefix}{name}", None)) for name in _OF_KAFKA for prefix in _PLACES),
+        *(("kafka", text) for text in public),
+        ("database", None if given.database is None else without_secrets(given.database)),
+        *((name, getattr(given, name, None)) for name in READER_FLAGS),
+    ]
+    words = [word for name, value in named if value is not None for word in flags({name: value})]
+    return " ".join([*words, *(["--command-config FILE"] if len(public) < len(properties) else [])])
 
 
 def _kafka_flags(given: argparse.Namespace) -> list[str]:
-    return [*getattr(given, "outer_kafka", []), *getattr(given, "kafka", [])]
+    return [text for prefix in _PLACES for text in getattr(given, f"{prefix}kafka", [])]
 
 
 # --- flags --------------------------------------------------------------------------------------------------------
 
 #: Options whose flags have another form, or are added by another function.
 _OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *READER_FLAGS)
-_DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
+_DECLARED: Final = {item.name: item for item in fields(RecoveryOptions) if item.name != "kafka"}
 
 
 def add_options(command: argparse.ArgumentParser, *names: str) -> None:
@@ -181,14 +171,13 @@ def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool 
 
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
     """The keywords of `recover` from flags, the sink's file and the environment."""
-    flags = {name: value for name, value in vars(given).items() if name in _DECLARED and value is not None}
-    flags.pop("kafka", None)
+    flagged = {name: value for name, value in vars(given).items() if name in _DECLARED and value is not None}
     if not hasattr(given, "database_required"):
-        return flags
+        return flagged
     # A flag may name another sink of the same database than the file.
-    said = {name: value for name, value in flags.items() if name != "transactional_id"}
+    said = {name: value for name, value in flagged.items() if name != "transactional_id"}
     add_once(said, _known_here(file_of(given), given).items(), source="--config")
-    said = {**_known_here(environment_options(), given), **said, **flags}
+    said = {**_known_here(environment_options(), given), **said, **flagged}
     if given.database_required and "database" not in said:
         rule = "is required to find the state table, and is not in --config or SPARK_2PC_DATABASE either"
         raise refused("--database", None, rule, "pass --database postgresql://user@host/database")
@@ -196,6 +185,11 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
         rule = "is required, and is not in --config or the environment either"
         raise refused("--transactional-id", None, rule, "pass --transactional-id ID")
     return said
+
+
+def given_sides(given: argparse.Namespace) -> dict[str, Any]:
+    """The same, with Kafka's properties."""
+    return {"kafka": read_connection(given), **given_options(given)}
 
 
 def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
@@ -210,7 +204,7 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
 
 
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
-    """Add the options; ``prefix`` distinguishes those before the command's name from those after it."""
+    """Add the flags; ``prefix`` is `OUTER` for those before the command's name."""
     parser.add_argument(
         "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, separated by commas"
     )
@@ -230,16 +224,15 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
     )
 
 
-def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]:
-    """All values of flags, also of those with these prefixes, and the sink's file; the environment's for the rest."""
+def read_connection(given: argparse.Namespace) -> dict[str, Any]:
+    """All values of flags and of the sink's file; the environment's for the rest."""
     properties: dict[str, Any] = {}
-    for prefix in ("", *prefixes):
-        flags = ("bootstrap_server", "kafka", "command_config")
-        server, named, file = (getattr(given, f"{prefix}{name}") for name in flags)
+    for prefix in _PLACES:
+        server, file, named = (getattr(given, f"{prefix}{name}", None) for name in (*_OF_KAFKA, "kafka"))
         if file is not None:
             read = read_properties_file(Path(file), option="--command-config")
             add_once(properties, read, source="--command-config")
-        add_once(properties, [_as_property(text) for text in named], source="--kafka")
+        add_once(properties, map(_as_property, named or ()), source="--kafka")
         if server is not None:
             add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
     add_once(properties, file_of(given).kafka.items(), source="--config")

@@ -1,7 +1,7 @@
 """The output of every command: text for people, or with ``--json`` one JSON object with a documented schema.
 
-Commands return a `CommandResult`; only this module writes to standard output. The object's schema is ``schema.json`` in
-this directory, with an entry for each command under ``$defs``.
+Commands return a `CommandResult`; only this module writes to standard output. The object's schema is made from
+``schema.json`` in this directory, with an entry for each command under ``$defs``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_2pc_sink.choices import HaltCause
-from spark_2pc_sink.cli.exits import EXIT_FAILED
+from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_SETTLED
 
 _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
@@ -69,7 +69,7 @@ FORMAT: Final = "spark-2pc/1"
 class CommandResult:
     """Result of a command, for both forms of output."""
 
-    exit_code: int
+    exit_code: int = EXIT_SETTLED
     fields: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     notes: tuple[str, ...] = ()
@@ -78,7 +78,6 @@ class CommandResult:
 
 
 def write_result(result: CommandResult, *, command: str | None, as_json: bool) -> int:
-    """Print a result."""
     text = json.dumps(envelope(result, command), indent=2) + "\n" if as_json else result.text
     code = print_out(text, result.exit_code)
     for note in result.notes:
@@ -123,6 +122,22 @@ def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def json_schema() -> str:
-    schema = json.loads(files(__package__).joinpath("schema.json").read_text(encoding="utf-8"))
-    schema["$defs"]["cause"]["enum"] = [None, *(cause.value for cause in HaltCause)]
+    """The schema in ``schema.json``, with what follows from it: the entry of each command holds for its output."""
+    text = files(__package__).joinpath("schema.json").read_text(encoding="utf-8")
+    schema = json.loads(text, object_hook=_with_required)
+    parts = schema["$defs"]
+    parts["cause"]["enum"] = [None, *(cause.value for cause in HaltCause)]
+    for command in filter(None, schema["properties"]["command"]["enum"]):
+        name = command.replace(" ", "_")
+        if fields := list(parts[name].get("properties", ())):
+            parts[name] |= {"if": {"$ref": "#/$defs/ended_without_error"}, "then": {"required": fields}}
+        its_own = {"properties": {"command": {"const": command}}}
+        schema["allOf"].append({"if": its_own, "then": {"$ref": f"#/$defs/{name}"}})
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _with_required(part: dict[str, Any]) -> dict[str, Any]:
+    """An object has all the fields that are described, if it does not say which."""
+    if part.get("type") == "object" and "properties" in part:
+        part.setdefault("required", list(part["properties"]))
+    return part

@@ -13,7 +13,7 @@ from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, Problem, problem_in
 from spark_2pc_sink.cli.command_parser import PROGRAM
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_sides, add_sink, add_timeout, file_of, given_options, read_connection
+from spark_2pc_sink.cli.options import add_sides, add_sink, add_timeout, file_of, given_sides
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.runbook.conversation import Conversation, IncidentLog, NoAnswerError, RunbookEnd
@@ -77,11 +77,10 @@ def _cause(text: str) -> Problem:
 
 
 def _run(given: argparse.Namespace) -> CommandResult:
-    connection = given_options(given)
+    connection = given_sides(given)
     transactional_id = connection.pop("transactional_id", None)
     if given.cause is not None and transactional_id is None:
         raise refused("--cause", given.cause.value, "is the error of one sink's job", "pass --transactional-id too")
-    connection["kafka"] = read_connection(given)
     registry = file_of(given).options.get("schema_registry")
     form = {"record_columns": given.record_columns, "schema_registry": registry}
     sides = BothSides(connection, timeout_s=given.timeout_s, **form)
@@ -108,11 +107,9 @@ class Terminal:
     """The person at standard input and output, or a script that supplies the answers."""
 
     def say(self, text: str) -> None:
-        """Show a text."""
         sys.stdout.write(f"{text}\n")
 
     def ask(self, question: str) -> str:
-        """Ask, and read one line."""
         try:
             answer = input(f"{question} ")
         except (EOFError, KeyboardInterrupt):

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.cli.exits import EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_sides, add_timeout, given_options, read_connection
+from spark_2pc_sink.cli.options import add_sides, add_timeout, given_sides
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
@@ -19,7 +18,6 @@ from spark_2pc_sink.options.common import is_loopback
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
     from spark_2pc_sink.monitoring.watched import Watched
 
 PORT_MAX: Final = 65_535
@@ -66,9 +64,9 @@ def watched(given: argparse.Namespace) -> Watched:
 
     if given.timeout_s < 1:
         raise refused("--timeout", given.timeout_s, "must be at least 1 second", "pass for example 8")
-    options = given_options(given)
-    database = options.pop("database")
-    return Watched(kafka=read_connection(given), database=database, timeout_s=given.timeout_s, tables=options)
+    options = given_sides(given)
+    kafka, database = options.pop("kafka"), options.pop("database")
+    return Watched(kafka=kafka, database=database, timeout_s=given.timeout_s, tables=options)
 
 
 def host_and_port(text: str, *, option: str) -> tuple[str, int]:
@@ -123,7 +121,7 @@ def _export(given: argparse.Namespace) -> CommandResult:
         from spark_2pc_sink.monitoring.exporter import serve  # noqa: PLC0415 - optional
     token = read_token(given.token_file)
     serve(watched(given), MetricsAccess(own_names(host, given.host_name), token), host, port)
-    return CommandResult(exit_code=EXIT_SETTLED)
+    return CommandResult()
 
 
 def _show(given: argparse.Namespace) -> CommandResult:
@@ -132,19 +130,13 @@ def _show(given: argparse.Namespace) -> CommandResult:
         rule = "must be a name or an IPv4 address, because of the check of the Host header"
         raise refused("--listen", given.listen, rule, "pass localhost:8939")
     with extra("dashboard"):
+        from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess  # noqa: PLC0415 - optional
         from spark_2pc_sink.monitoring.dashboard.app import serve  # noqa: PLC0415 - optional
-    serve(watched(given), _access(given, host), host, port)
-    return CommandResult(exit_code=EXIT_SETTLED)
-
-
-def _access(given: argparse.Namespace, host: str) -> DashboardAccess:
-    """The access rules; a generated token is printed, this once."""
-    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess  # noqa: PLC0415 - optional
-
-    token = read_token(given.token_file)
-    if is_loopback(host):
-        return DashboardAccess(token=token, hosts=given.host_name)
-    if token is None:
+    systems, token = watched(given), read_token(given.token_file)
+    hosts = given.host_name if is_loopback(host) else own_names(host, given.host_name)
+    if token is None and not is_loopback(host):
         token = secrets.token_urlsafe()
+        # Shown this once.
         sys.stdout.write(f"token: {token}\n")
-    return DashboardAccess(token=token, hosts=own_names(host, given.host_name))
+    serve(systems, DashboardAccess(token=token, hosts=hosts), host, port)
+    return CommandResult()

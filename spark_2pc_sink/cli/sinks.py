@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
     add_options,
     add_sides,
     add_sink,
     add_timeout,
-    given_options,
-    read_connection,
+    given_sides,
     reason_for,
 )
 from spark_2pc_sink.cli.output import CommandResult
@@ -151,10 +151,10 @@ def exit_code_of(found: StatusReport) -> int:
 
 
 def _status(given: argparse.Namespace) -> CommandResult:
-    kafka, options = read_connection(given), given_options(given)
+    options = given_sides(given)
 
     def look() -> StatusReport:
-        return status(kafka=kafka, match=given.match, timeout_s=given.timeout_s, **options)
+        return status(match=given.match, timeout_s=given.timeout_s, **options)
 
     found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, _say, SystemClock())
     shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}
@@ -207,13 +207,6 @@ _RECOVER_EXITS: Final = (
     "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
     "option; 3 something is in doubt (normal for a moment during a batch); 4 the state table has no row for the sink"
 )
-_DECISIONS: Final = {
-    OperatorDecision.ACCEPT_REPLAY: (
-        "--accept-replay",
-        "for a batch that Kafka lacks: send Spark's replay although it differs",
-    ),
-    OperatorDecision.DROP: ("--drop", "for a batch that Kafka lacks: leave Kafka without it"),
-}
 
 
 def _add_recover(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -224,17 +217,20 @@ def _add_recover(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
     add_options(settling, "accept_database")
     choice = settling.add_mutually_exclusive_group()
-    for decision, (flag, about) in _DECISIONS.items():
-        choice.add_argument(flag, dest="decision", action="store_const", const=decision, help=about)
+    for decision in OperatorDecision:
+        about = f"for a batch that Kafka lacks: {decision.value}"
+        choice.add_argument(
+            *flags({"decision": decision}), dest="decision", action="store_const", const=decision, help=about
+        )
     settling.set_defaults(run=_recover)
 
 
 def _recover(given: argparse.Namespace) -> CommandResult:
-    said = given_options(given)
+    said = given_sides(given)
     if decided := _decided(said):
         said["reason"] = reason_for(given, decided)
     try:
-        report = recover(kafka=read_connection(given), **said)
+        report = recover(**said)
     except (HaltError, TakeOverRefusedError) as error:
         # The error has the same text. A halt of the state table has no report, because Kafka was not read.
         found = [] if error.report is None else [error.report.as_json()]
@@ -247,7 +243,5 @@ def _decided(said: Mapping[str, Any]) -> str:
     """The flag after which data may differ, so that a reason is required; '' for none."""
     if said.get("dry_run"):
         return ""
-    if "decision" in said:
-        return _DECISIONS[said["decision"]][0]
-    flags = {"accept_loss": "--accept-loss", "open_transaction": "--open-transaction"}
-    return next((flag for name, flag in flags.items() if name in said), "")
+    accepting = ("decision", "accept_loss", "open_transaction")
+    return next((flags({name: said[name]})[0].split()[0] for name in accepting if name in said), "")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
-from jdbc_state import SqlStateStore, StoreSettings, ddl
+from jdbc_state import SqlStateStore, ddl
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.options.settings import Theme, options_of, setting_of
+from spark_2pc_sink.recovery.api import open_store
 
 _EXITS: Final = (
     "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
@@ -41,16 +42,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _ddl(given: argparse.Namespace) -> CommandResult:
     # The statements need no database, but the options require one.
-    options = _options({"database": "postgresql://", **given_options(given)})
-    statements = ddl(StoreSettings(**options.store_settings()), role=given.role)
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"ddl": statements}, text=f"{statements}\n")
+    options = RecoveryOptions.of_every_sink(**{"database": "postgresql://", **given_options(given)})
+    statements = ddl(options.store_settings(), role=given.role)
+    return CommandResult(fields={"ddl": statements}, text=f"{statements}\n")
 
 
 def _migrate(given: argparse.Namespace) -> CommandResult:
     with _store(given) as store:
         done = store.migrate()
     lines = done or ["nothing to do: the tables have this version"]
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"done": done}, text="".join(f"{line}\n" for line in lines))
+    return CommandResult(fields={"done": done}, text="".join(f"{line}\n" for line in lines))
 
 
 def _check(given: argparse.Namespace) -> CommandResult:
@@ -62,10 +63,4 @@ def _check(given: argparse.Namespace) -> CommandResult:
 
 
 def _store(given: argparse.Namespace) -> closing[SqlStateStore]:
-    options = _options(given_options(given))
-    return closing(SqlStateStore(options.database, StoreSettings(**options.store_settings())))
-
-
-def _options(given: dict[str, Any]) -> RecoveryOptions:
-    """Names and time-outs as for the other commands. Kafka is not contacted, and no sink is selected."""
-    return RecoveryOptions.parse(transactional_id="state", kafka={"bootstrap.servers": "localhost:9092"}, **given)
+    return closing(open_store(RecoveryOptions.of_every_sink(**given_options(given))))

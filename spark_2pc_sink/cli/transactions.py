@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
+    OUTER,
     add_connection,
     add_options,
     add_sides,
@@ -48,8 +49,6 @@ _OPEN: Final = {
     "CoordinatorEpoch": "coordinator_epoch",
     "StartOffset": "start_offset",
 }
-#: Distinguishes the connection's options before the command's name from those after it.
-_OUTER: Final = "outer_"
 _RUNBOOK: Final = """\
 when read_committed consumers are blocked:
   1. find-hanging lists open transactions that no coordinator will end, with the reason; exit code 3 if there is one.
@@ -81,7 +80,7 @@ def add_commands(commands: Any) -> None:
         epilog=_RUNBOOK,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_connection(parser, prefix=_OUTER)
+    add_connection(parser, prefix=OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_looking(within)
     _add_ending(within)
@@ -174,23 +173,22 @@ def _list(given: argparse.Namespace) -> CommandResult:
         transactional_id_pattern=given.transactional_id_pattern,
         broker_id=given.broker_id,
     )
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
     sinks = look_up_sinks(given, kafka)
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
-    of_sinks = [row.transactional_id for row in rows if sinks is not None and row.transactional_id in sinks.ids]
-    ongoing = {row.transactional_id for row in rows if row.state == TransactionState.ONGOING}
+    found = [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]
+    open_ids = [row["transactional_id"] for row in found if row["sink"] and row["state"] == TransactionState.ONGOING]
     return CommandResult(
-        exit_code=EXIT_SETTLED,
-        fields={"transactions": [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]},
+        fields={"transactions": found},
         text=_table(rows, {**columns, "TransactionState": "state"}),
-        remedies=_complete(kafka, [end_of_sink(name) for name in of_sinks if name in ongoing]),
+        remedies=_complete(kafka, list(map(end_of_sink, open_ids))),
     )
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         found = tool.describe(given.transactional_id)
     is_sink = _is_sink(look_up_sinks(given, kafka), found.transactional_id)
@@ -206,7 +204,6 @@ def _describe(given: argparse.Namespace) -> CommandResult:
     }
     ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
     return CommandResult(
-        exit_code=EXIT_SETTLED,
         fields={"transaction": {**asdict(found), "sink": is_sink}},
         text=_table([found], columns),
         remedies=_complete(kafka, ends),
@@ -214,7 +211,7 @@ def _describe(given: argparse.Namespace) -> CommandResult:
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
-    with TransactionTool(kafka=read_connection(given, _OUTER)) as tool:
+    with TransactionTool(kafka=read_connection(given)) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
         **_PRODUCER,
@@ -224,7 +221,7 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
         "CurrentTransactionStartOffset": "start_offset",
     }
     fields = {"producers": [asdict(row) for row in rows]}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=_table(rows, columns))
+    return CommandResult(fields=fields, text=_table(rows, columns))
 
 
 def _find_hanging(given: argparse.Namespace) -> CommandResult:
@@ -232,7 +229,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         rule = "must be a number of minutes, 0 or more"
         remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
         raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.find_hanging(
             topic=given.topic,
@@ -247,24 +244,23 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         "Duration(min)": lambda row: row.duration_ms // _MINUTE_MS,
         "Reason": "reason",
     }
-    owners = [None if sinks is None else sinks.producers.get(row.producer_id) for row in rows]
-    ends = [_complete(kafka, end_hanging(row, sink=sink)) for row, sink in zip(rows, owners, strict=True)]
-    hanging = [
-        {**asdict(row), "sink": sink, "remedies": list(remedies)}
-        for row, sink, remedies in zip(rows, owners, ends, strict=True)
-    ]
+    hanging: list[dict[str, Any]] = []
+    for row in rows:
+        sink = None if sinks is None else sinks.producers.get(row.producer_id)
+        remedies = _complete(kafka, end_hanging(row, sink=sink))
+        hanging.append({**asdict(row), "sink": sink, "remedies": list(remedies)})
     return CommandResult(
         exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
         fields={"hanging": hanging},
         text=_table(rows, columns),
         # Not on stdout, where Kafka's tool prints only the table.
-        remedies=tuple(each for remedies in ends for each in remedies),
+        remedies=tuple(remedy for one in hanging for remedy in one["remedies"]),
     )
 
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         try:
             done = tool.abort(
@@ -281,7 +277,7 @@ def _abort(given: argparse.Namespace) -> CommandResult:
             ends = end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
             raise replace(error, remedies=_complete(kafka, ends)) from error
     text = _table([done], {**_OPEN, "Reason": "reason"})
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"aborted": asdict(done)}, text=text)
+    return CommandResult(fields={"aborted": asdict(done)}, text=text)
 
 
 def _is_sink(sinks: KnownSinks | None, transactional_id: str) -> bool | None:
@@ -315,7 +311,7 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     note: dict[str, Any] = {name: said[name] for name in ("database", "state_schema", "state_table") if name in said}
     if "database" in note or "reason" in said:
         note["reason"] = reason_for(given, "force-terminate")
-    kafka = read_connection(given, _OUTER)
+    kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
     not_logged = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"
@@ -326,7 +322,7 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes, remedies=remedies)
+    return CommandResult(fields=fields, text=text, notes=notes, remedies=remedies)
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:
@@ -342,9 +338,8 @@ def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownS
     said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
     if "database" not in said:
         return None
-    options = RecoveryOptions.parse(transactional_id="transactions", kafka=kafka, **said)
     try:
-        with closing(open_store(options)) as store:
+        with closing(open_store(RecoveryOptions.of_every_sink(kafka=kafka, **said))) as store:
             return KnownSinks.of([*store.read_all(), *store.read_lost()])
     except StateStoreError as error:
         _log.warning("cannot tell which transactions belong to sinks: %s", error)

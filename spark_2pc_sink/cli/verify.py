@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_connection, add_database, add_sink, file_of, given_options, read_connection
+from spark_2pc_sink.cli.options import add_sides, add_sink, file_of, given_sides
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options import RecoveryOptions
@@ -37,8 +37,7 @@ _ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "wr
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = "compare the records of the topics with the rows of the table; changes nothing"
     command = commands.add_parser("verify", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
-    add_connection(command)
-    add_database(command, positional=True)
+    add_sides(command, positional=True)
     add_sink(command, about="the sink (default: that of --config)", required=True)
     _add_shape(command)
     command.add_argument(
@@ -103,12 +102,11 @@ def _add_shape(command: argparse.ArgumentParser) -> None:
 
 def _verify(given: argparse.Namespace) -> CommandResult:
     shape, asked = ({name: getattr(given, name) for name in names} for names in (SHAPE, _ASKED))
-    sides = {name: value for name, value in given_options(given).items() if name not in asked}
+    sides = {name: value for name, value in given_sides(given).items() if name not in asked}
     chosen = {name: value for name, value in shape.items() if value is not None}
-    kafka = read_connection(given)
     with _progress_bars() as progress:
-        report = verify(kafka=kafka, progress=progress, **sides, **asked, **_registry(given), **chosen)
-    steps = next_steps(report, Commands(RecoveryOptions.parse(kafka=kafka, **sides), shape))
+        report = verify(progress=progress, **sides, **asked, **_registry(given), **chosen)
+    steps = next_steps(report, Commands(RecoveryOptions.parse(**sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
         fields={**report.as_json(), "next_steps": list(steps)},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import SqlStateStore
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -28,9 +28,7 @@ class Watched:
 
     def options(self) -> RecoveryOptions:
         """The same, validated; not for a particular sink."""
-        return RecoveryOptions.parse(
-            transactional_id="monitoring", kafka=self.kafka, database=self.database, **self.tables
-        )
+        return RecoveryOptions.of_every_sink(kafka=self.kafka, database=self.database, **self.tables)
 
     def look(self, transactional_id: str | None = None) -> StatusReport:
         """Both sides of one sink, or of all; parts that cannot be read in time are named in the report."""
@@ -44,8 +42,8 @@ class Watched:
 
     @contextmanager
     def store(self) -> Iterator[SqlStateStore]:
-        limits = {"connect_timeout_s": self.timeout_s, "commit_timeout_ms": self.timeout_s * 1000}
-        settings = StoreSettings(**{**self.options().store_settings(), **limits})
+        limit_s = self.timeout_s
+        settings = replace(self.options().store_settings(), connect_timeout_s=limit_s, commit_timeout_ms=limit_s * 1000)
         with closing(SqlStateStore(self.database, settings)) as store:
             yield store
 

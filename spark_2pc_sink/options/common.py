@@ -6,11 +6,12 @@ Their groups decide which of them a call takes. A sink has more: `spark_2pc_sink
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from jdbc_state.settings import StoreSettings
 from spark_2pc_sink.choices import OperatorDecision
 from spark_2pc_sink.choices.choice import state_command
 from spark_2pc_sink.ids import TRANSACTIONAL_ID_CHARACTERS_MAX, BatchRange, check_transactional_id
@@ -33,11 +34,6 @@ from spark_2pc_sink.options.settings import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-#: Suffixes of the state table's name for the tables of the history, of actions, and of a service's records.
-HISTORY_SUFFIX: Final = "_history"
-ACTIONS_SUFFIX: Final = "_actions"
-RECORDS_SUFFIX: Final = "_records"
 
 _connection: Final = partial(setting, group=Theme.CONNECT)
 _decision: Final = partial(setting, group=Theme.CONTINUE)
@@ -221,17 +217,19 @@ class CommonOptions:
 
     def _check_tables(self) -> None:
         """Check that the three tables have distinct names that PostgreSQL does not truncate."""
-        actions_table = self.state_table + ACTIONS_SUFFIX
-        if self.history_table in (self.state_table, actions_table):
-            rule = f"it must differ from state_table and from {actions_table}"
+        tables = self.store_settings()
+        if self.history_table in (self.state_table, tables.actions_table):
+            rule = f"it must differ from state_table and from {tables.actions_table}"
             raise refused("history_table", self.history_table, rule, "rename it")
         if self.history_table is None:
-            self._check_suffix(HISTORY_SUFFIX, ", or pass history_table=")
+            self._check_length(tables.history_table, ", or pass history_table=")
         if self.history_batches:
-            self._check_suffix(ACTIONS_SUFFIX, ", or pass history_batches=0")
+            self._check_length(tables.actions_table, ", or pass history_batches=0")
 
-    def _check_suffix(self, suffix: str, otherwise: str = "") -> None:
-        if len((self.state_table + suffix).encode()) > IDENTIFIER_BYTES_MAX:
+    def _check_length(self, table: str, otherwise: str = "") -> None:
+        """Check the name of a table that is that of the state table with a suffix."""
+        if len(table.encode()) > IDENTIFIER_BYTES_MAX:
+            suffix = table.removeprefix(self.state_table)
             rule = f"with the suffix {suffix} it must have at most {IDENTIFIER_BYTES_MAX} bytes"
             raise refused("state_table", self.state_table, rule, f"shorten it{otherwise}")
 
@@ -252,12 +250,11 @@ class CommonOptions:
     def _made(cls, given: dict[str, Any]) -> Self:
         return cls(**parsed(cls, given))
 
-    def store_settings(self) -> dict[str, Any]:
-        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs, history, and the password provider."""
+    def store_settings(self) -> StoreSettings:
+        """Names, time-outs, history, and the password provider."""
         given = {item.name: getattr(self, item.name) for item in options_of(CommonOptions) if setting_of(item).store}
-        history = self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
-        given |= {"history_table": history, "password": self.password_source}
-        return given | {"schema_help": state_command}
+        given["history_table"] = self.history_table or ""
+        return StoreSettings(**given, password=self.password_source, schema_help=state_command)
 
     @property
     def layout(self) -> SinkLayout | None:
@@ -323,20 +320,28 @@ class RecoveryOptions(CommonOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         decision: object = self.decision
-        given, rule, remedy = "open_transaction", "", ""
         if decision is not None and not isinstance(decision, OperatorDecision):
-            given, rule = "decision", "it must be an OperatorDecision"
             remedy = "pass OperatorDecision.DROP or OperatorDecision.ACCEPT_REPLAY"
-        elif self.open_transaction is not None and not self.adopt:
-            rule, remedy = "it must be combined with adopt, because the id's state row is lost", "pass adopt too"
-        elif self.open_transaction == "commit" and self.batch is None:
-            given, rule = "batch", "open_transaction='commit' requires it"
+            raise refused("decision", decision, "it must be an OperatorDecision", remedy)
+        if self.open_transaction is not None and not self.adopt:
+            rule = "it must be combined with adopt, because the id's state row is lost"
+            raise refused("open_transaction", self.open_transaction, rule, "pass adopt too")
+        if self.open_transaction is not None and decision is not None:
+            rule = "it must not be combined with a decision, which is about a batch of a state row that exists"
+            raise refused("open_transaction", self.open_transaction, rule, "leave one of the two out")
+        if self.open_transaction == "commit" and self.batch is None:
             remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
-        elif self.batch is not None and self.open_transaction != "commit" and self.decision is None:
-            given, rule = "batch", "it must be combined with open_transaction='commit' or a decision"
-            remedy = "leave it out, or pass a decision about that batch"
-        if rule:
-            raise refused(given, getattr(self, given), rule, remedy)
+            raise refused("batch", None, "open_transaction='commit' requires it", remedy)
+        if self.batch is not None and self.open_transaction != "commit" and self.decision is None:
+            rule = "it must be combined with open_transaction='commit' or a decision"
+            raise refused("batch", self.batch, rule, "leave it out, or pass a decision about that batch")
+
+    @classmethod
+    def of_every_sink(cls, **given: Any) -> Self:
+        """The options of a call that may be about no single sink, and without ``kafka`` only reads the database."""
+        kafka = {"bootstrap.servers": "localhost:9092"}
+        # Placeholders: they are required, and not used.
+        return cls.parse(**{"kafka": kafka, **given, "transactional_id": given.get("transactional_id") or "every sink"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,7 +419,7 @@ class ServiceOptions(CommonOptions):
         if len(longest) > TRANSACTIONAL_ID_CHARACTERS_MAX:
             rule = f"followed by a number it must have at most {TRANSACTIONAL_ID_CHARACTERS_MAX} characters"
             raise refused("transactional_id", self.transactional_id, rule, "shorten it")
-        self._check_suffix(RECORDS_SUFFIX)
+        self._check_length(self.store_settings().records_table)
 
     def id_of(self, number: int) -> str:
         """One of the transactional ids."""
@@ -425,6 +430,6 @@ class ServiceOptions(CommonOptions):
         """Owner in a service's state rows in place of a query id, so that no query takes them for its own."""
         return f"service {self.transactional_id}"
 
-    def store_settings(self) -> dict[str, Any]:
-        """Keywords of ``jdbc_state.StoreSettings``; the records are kept."""
-        return super().store_settings() | {"keep_records": True}
+    def store_settings(self) -> StoreSettings:
+        """The same; the records are kept."""
+        return replace(super().store_settings(), keep_records=True)

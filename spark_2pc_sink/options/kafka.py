@@ -18,7 +18,6 @@ from spark_2pc_sink.options.kafka_security import (
     SecurityOptions,
     check_security,
     read_security,
-    read_token_function,
 )
 from spark_2pc_sink.options.settings import (
     HIDDEN,
@@ -39,6 +38,31 @@ from spark_2pc_sink.options.settings import (
     shown_name,
 )
 
+#: librdkafka's default; Java has none and refuses an address without a port.
+_DEFAULT_PORT: Final = 9092
+_PORT_MAX: Final = 65535
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
+def _servers(given: object, name: str) -> tuple[str, ...]:
+    """'host:port,host:port', or a list of such texts, as a tuple of 'host:port'."""
+    listed = isinstance(given, (list, tuple)) and all(isinstance(part, str) for part in given)
+    parts = list(given) if isinstance(given, (list, tuple)) and listed else as_text(name, given).split(",")
+    addresses = tuple(_address(part.strip(), name) for part in parts if part.strip())
+    if not addresses:
+        raise refused(name, given, "it must name at least one broker", "pass 'host:9092,host:9092'")
+    return addresses
+
+
+def _address(text: str, name: str) -> str:
+    match = _ADDRESS.fullmatch(text)
+    port = int(match["port"] or _DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port <= _PORT_MAX:
+        rule = "each broker must be 'host:port', with an IPv6 address in square brackets, and without a protocol"
+        raise refused(name, text, rule, "pass 'host:9092,host:9092', and the protocol as security.protocol")
+    return f"{match['host']}:{port}"
+
+
 _connect: Final = partial(setting, group=Theme.BROKERS, dotted=True)
 _size: Final = partial(setting, group=Theme.SIZES, unit="bytes", bounds=(1, INT32_MAX))
 #: A deadline longer than a day is in effect a hang.
@@ -53,6 +77,7 @@ class KafkaOptions(SecurityOptions):
         why="the brokers of the first connection, 'host:port' separated by commas; the default port is 9092",
         properties=("bootstrap.servers", "metadata.broker.list"),
         given="str",
+        parse=_servers,
     )
     client_id: str = _connect("spark-2pc-sink", "the client's name in the broker's logs and quotas")
     socket_connection_setup_timeout_ms: int = _up_to_a_day(
@@ -239,29 +264,20 @@ def _read_plain(properties: Mapping[str, object]) -> dict[str, Any]:
     spelling: dict[str, str] = {}
     for name, raw in properties.items():
         item = FIELD_OF[name]
-        secret = setting_of(item).secret
-        value = _read_value(name, str(item.type), raw, secret=secret)
+        about = setting_of(item)
+        if about.parse is not None:
+            value = about.parse(raw, name)
+        elif str(item.type).startswith("int"):
+            value = as_number(name, raw)
+        elif str(item.type).startswith("bool"):
+            value = as_boolean(name, raw, true=("https",), false=("none", ""))
+        else:
+            value = as_text(name, raw, secret=about.secret)
         if item.name in values and values[item.name] != value:
             rule = f"it is another spelling of {spelling[item.name]!r}, which has a different value"
-            raise refused(name, HIDDEN if secret else raw, rule, "keep one of the two")
+            raise refused(name, HIDDEN if about.secret else raw, rule, "keep one of the two")
         values[item.name], spelling[item.name] = value, name
     return values
-
-
-def _read_value(name: str, kind: str, raw: object, *, secret: bool) -> object:
-    if name == "oauth_cb":
-        return read_token_function(raw)
-    if kind.startswith("tuple"):
-        return _servers(name, raw)
-    if kind.startswith("int"):
-        return as_number(name, raw)
-    if kind.startswith("bool"):
-        return as_boolean(name, raw, true=("https",), false=("none", ""))
-    text = as_text(name, raw, secret=secret)
-    if name == "sasl.oauthbearer.method":
-        return text.lower()
-    # Both client families ignore the case of these.
-    return text.upper() if name in ("security.protocol", "sasl.mechanism", "sasl.mechanisms") else text
 
 
 #: Ordered properties: the first must not exceed the second.
@@ -281,31 +297,6 @@ def _let_defaults_yield(values: dict[str, Any]) -> None:
             values.setdefault(low.name, min(low.default, values[high.name]))
         elif low.name in values:
             values[high.name] = max(high.default, values[low.name])
-
-
-#: librdkafka's default; Java has none and refuses an address without a port.
-_DEFAULT_PORT: Final = 9092
-_PORT_MAX: Final = 65535
-_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
-
-
-def _servers(name: str, raw: object) -> tuple[str, ...]:
-    """'host:port,host:port', or a list of such texts, as a tuple of 'host:port'."""
-    listed = isinstance(raw, (list, tuple)) and all(isinstance(part, str) for part in raw)
-    parts = list(raw) if isinstance(raw, (list, tuple)) and listed else as_text(name, raw).split(",")
-    addresses = tuple(_address(name, part.strip()) for part in parts if part.strip())
-    if not addresses:
-        raise refused(name, raw, "it must name at least one broker", "pass 'host:9092,host:9092'")
-    return addresses
-
-
-def _address(name: str, text: str) -> str:
-    match = _ADDRESS.fullmatch(text)
-    port = int(match["port"] or _DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port <= _PORT_MAX:
-        rule = "each broker must be 'host:port', with an IPv6 address in square brackets, and without a protocol"
-        raise refused(name, text, rule, "pass 'host:9092,host:9092', and the protocol as security.protocol")
-    return f"{match['host']}:{port}"
 
 
 # --- names without a field -----------------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ _token: Final = partial(setting, None, group=Theme.LOG_IN, dotted=True)
 _file: Final = partial(setting, None, group=Theme.ENCRYPT, dotted=True)
 
 
+def _upper(given: object, name: str) -> str:
+    """A text whose case both client families ignore."""
+    return as_text(name, given).upper()
+
+
 @dataclass(frozen=True)
 class TokenFunction:
     """A user's function that returns tokens, by the convention of confluent-kafka's ``oauth_cb``.
@@ -54,6 +59,7 @@ class SecurityOptions:
         "Kafka's own default; credentials with a protocol that would ignore them are refused",
         group=Theme.ENCRYPT,
         dotted=True,
+        parse=_upper,
     )
     ssl_ca_location: str | None = _file(
         "a PEM file of trusted certificates; None trusts the system's. A truststore only with its type PEM",
@@ -78,6 +84,7 @@ class SecurityOptions:
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = _token(
         "no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] installs",
         properties=("sasl.mechanism", "sasl.mechanisms"),
+        parse=_upper,
     )
     sasl_username: str | None = _token("the user, also read from sasl.jaas.config")
     sasl_password: str | None = _token("the password, also read from sasl.jaas.config", secret=True)
@@ -92,6 +99,7 @@ class SecurityOptions:
         "extensions",
         properties=("oauth_cb",),
         given="Callable[[str], tuple] | str",
+        parse=lambda given, _: read_token_function(given),
     )
     oauth_config: str | None = _token(
         "the argument of oauth_cb; by default ''", properties=("sasl.oauthbearer.config",)
@@ -99,6 +107,7 @@ class SecurityOptions:
     oauth_method: Literal["default", "oidc"] | None = _token(
         "'oidc': tokens come from a token endpoint; 'default': from oauth_cb. None: decided by the other properties",
         properties=("sasl.oauthbearer.method",),
+        parse=lambda given, name: as_text(name, given).lower(),
     )
     oauth_token_url: str | None = _token(
         "the token endpoint (OAuth 2.0 client credentials grant, KIP-768)",

@@ -9,7 +9,8 @@ from spark_2pc_sink.options.settings import check_texts, refused
 
 #: NAMEDATALEN - 1: PostgreSQL truncates longer names with only a notice, so two tables could become one.
 IDENTIFIER_BYTES_MAX = 63
-_IDENTIFIER = re.compile(r'"(?P<quoted>(?:[^"\x00]|"")+)"|(?P<bare>[^\W\d][\w$]*)')
+_IDENTIFIER = r'"(?:[^"\x00]|"")+"|[^\W\d][\w$]*'
+_DOTTED = re.compile(rf"(?:{_IDENTIFIER})(?:\.(?:{_IDENTIFIER}))*")
 _UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 #: 'table' or 'schema.table'; a third part would be a database, which a connection cannot leave.
 _PARTS = (1, 2)
@@ -32,7 +33,7 @@ class TableName:
 
         A bare identifier is folded to lower case; one in double quotes is kept, a double quote in it is doubled.
         """
-        parts = _split(text) if isinstance(text, str) else []
+        parts = _split(text)
         if len(parts) not in _PARTS:
             rule = "it must be 'table' or 'schema.table'; each part starts with a letter or _, followed by letters, "
             remedy = "quote a part with other characters: 'public.\"order-items\"'"
@@ -58,7 +59,7 @@ def quote_identifier(name: str) -> str:
 
 def parse_identifier(text: object, option: str) -> str:
     """One identifier by the same rules as in :meth:`TableName.parse`, as the catalogue spells it."""
-    parts = _split(text) if isinstance(text, str) else []
+    parts = _split(text)
     if len(parts) != 1:
         rule = "it must be one name: letters, digits, _ and $, or anything in double quotes"
         raise refused(option, text, rule, "give schema and table as two options")
@@ -75,21 +76,15 @@ def check_topic(text: object, option: str = "topic") -> str | None:
     raise refused(option, text, rule, f"correct it{or_none}")
 
 
-def _split(text: str) -> list[str]:
-    """The identifiers of a dotted text; empty if the text has any other form."""
-    parts: list[str] = []
-    position = 0
-    while match := _IDENTIFIER.match(text, position):
-        quoted = match["quoted"]
+def _split(text: object) -> list[str]:
+    """The identifiers of a dotted text; empty for anything else."""
+    if not isinstance(text, str) or not _DOTTED.fullmatch(text):
+        return []
+    return [
         # PostgreSQL folds only ASCII in a multi-byte encoding.
-        parts.append(match["bare"].translate(_UPPER) if quoted is None else quoted.replace('""', '"'))
-        position = match.end()
-        if position == len(text):
-            return parts
-        if text[position] != ".":
-            return []
-        position += 1
-    return []
+        part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_UPPER)
+        for part in re.findall(_IDENTIFIER, text)
+    ]
 
 
 def _check_length(option: str, text: object, part: str) -> None:

@@ -146,27 +146,30 @@ def _keywords_checked(output: _Output) -> _Output:
     return output
 
 
-_rows: Final = partial(
-    setting,
-    None,
-    "'explode(expression) AS name' makes each element of an array a row; None: the rows of the batch",
-    sink=None,
-    parse=_newline_after_comment,
-)
-_where: Final = partial(_expression, "SQL condition; only rows where it is true go here. None: all", sink=None)
+@dataclass(frozen=True, kw_only=True)
+class _Sourced:
+    """The rows that an output gets."""
+
+    rows: str | None = _expression(
+        "'explode(expression) AS name' makes each element of an array a row; None: the rows of the batch", sink=None
+    )
+    where: str | None = _expression("SQL condition; only rows where it is true go here. None: all", sink=None)
+
+    @property
+    def source(self) -> RowSource:
+        """The rows that it gets."""
+        return RowSource(self.rows, self.where)
 
 
 @_keywords_checked
 @dataclass(frozen=True, kw_only=True)
-class Records(RecordShape):
+class Records(_Sourced, RecordShape):
     """A topic of a sink, and its records: one for each row of its source.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    rows: str | None = _rows()
-    where: str | None = _where()
     value_schema: str | None = _encode(
         None,
         "the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
@@ -195,11 +198,6 @@ class Records(RecordShape):
             _check_schema(self)
 
     @property
-    def source(self) -> RowSource:
-        """The rows that it gets."""
-        return RowSource(self.rows, self.where)
-
-    @property
     def formats(self) -> dict[Part, Format]:
         """The parts (key and value) that are encoded with a schema of the registry, each with its format."""
         found: dict[Part, Format] = {}
@@ -215,7 +213,7 @@ class Records(RecordShape):
 
 @_keywords_checked
 @dataclass(frozen=True)
-class Rows(RowShape):
+class Rows(_Sourced, RowShape):
     """A table of a sink, and the columns written to it for each row of its source.
 
     Raises:
@@ -224,8 +222,6 @@ class Rows(RowShape):
 
     table: str = _to_postgresql(why="'table' or 'schema.table', quoted as in SQL")
     _: KW_ONLY
-    rows: str | None = _rows()
-    where: str | None = _where()
     columns: Mapping[str, str] | None = _to_postgresql(
         None,
         "column -> SQL expression; None: every column, except the record's if a topic gets the same rows",
@@ -280,11 +276,6 @@ class Rows(RowShape):
             _check_late_rows(self)
             _check_unchanged(self)
             _check_primary_key(self)
-
-    @property
-    def source(self) -> RowSource:
-        """The rows that it gets."""
-        return RowSource(self.rows, self.where)
 
     def __str__(self) -> str:
         return f"Rows({self.table!r})"
@@ -467,7 +458,7 @@ class Lane:
 
 
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
-    """Theme outputs with the same rows: the first topic of a source with its first table, and so on."""
+    """Group outputs with the same rows: the first topic of a source with its first table, and so on."""
     _refuse_doubles(outputs)
     sources: dict[RowSource, tuple[list[Records], list[Rows]]] = {}
     for output in outputs:

@@ -417,7 +417,8 @@ def as_boolean(name: str, raw: object, *, true: tuple[str, ...], false: tuple[st
 def value_of_text(item: Field[Any], text: str) -> Any:
     """The value of an option from a text: of an environment variable, a command line, or of ``${NAME}`` in a file.
 
-    It is a number, ``true`` or ``false``, comma-separated names, or JSON for a mapping or tables. Any other is kept.
+    It is a number, ``true`` or ``false``, comma-separated names, one statement, or JSON for a mapping, tables or
+    several statements. Any other is kept.
     """
     kind = kind_of(item)
     if kind.startswith("int"):
@@ -428,7 +429,8 @@ def value_of_text(item: Field[Any], text: str) -> Any:
         return text
     mapping = kind.startswith("Mapping")
     if "str]" in kind and not mapping and not text.lstrip().startswith("["):
-        return [name.strip() for name in text.split(",")]
+        # Names are separated by commas; a statement has some of its own.
+        return [name.strip() for name in text.split(",")] if kind.startswith("list") else [text]
     try:
         value = json.loads(text)
     except ValueError as error:

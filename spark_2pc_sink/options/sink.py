@@ -60,14 +60,16 @@ class BadRowLimit:
 
     @classmethod
     def parse(cls, given: object) -> BadRowLimit:
-        """Read ``100``, ``0.001`` or ``"0.1%"``."""
+        """Read ``100``, ``0.001`` or ``"0.1%"``, or the text of a number."""
         if isinstance(given, BadRowLimit):
             return given
-        share = _share(given)
-        if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= BAD_ROWS_MAX:
-            return cls(rows=given)
-        if share is not None and 0 < share < 1:
-            return cls(rows=BAD_ROWS_MAX, share=share)
+        text = str(given).strip()
+        number = _number(text.removesuffix("%").strip())
+        whole = _PERCENT if text.endswith("%") else 1
+        if text.isdecimal() and number <= BAD_ROWS_MAX:
+            return cls(rows=int(number))
+        if 0 < number < whole:
+            return cls(rows=BAD_ROWS_MAX, share=number / whole)
         rule = f"it must be a number of rows from 0 to {BAD_ROWS_MAX}, or a share of the batch's rows between 0 and 1"
         raise refused("max_bad_rows", given, rule, "pass max_bad_rows=100, max_bad_rows=0.001 or max_bad_rows='0.1%'")
 
@@ -82,15 +84,13 @@ class BadRowLimit:
         return str(self) if self.share is None else repr(str(self))
 
 
-def _share(given: object) -> Decimal | None:
-    percent = isinstance(given, str) and given.strip().endswith("%")
-    if not percent and not isinstance(given, float):
-        return None
+def _number(text: str) -> Decimal:
+    """The number in a text; a negative one if there is none."""
     try:
-        share = Decimal(str(given).strip().removesuffix("%").strip()) / (_PERCENT if percent else 1)
+        number = Decimal(text)
     except InvalidOperation:
-        return None
-    return share if share.is_finite() else None
+        return Decimal(-1)
+    return number if number.is_finite() else Decimal(-1)
 
 
 # --- declarations --------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class SinkOptions(CommonOptions):
         if self.dead_letter_table is not None:
             TableName.parse(self.dead_letter_table, option="dead_letter_table")
         elif self.bad_rows == "dead_letter":
-            self._check_suffix(DEAD_LETTERS_SUFFIX, ", or pass dead_letter_table=")
+            self._check_length(self.dead_letter_name.name, ", or pass dead_letter_table=")
 
     @property
     def dead_letter_name(self) -> TableName:

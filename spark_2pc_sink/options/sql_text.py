@@ -52,25 +52,22 @@ class RowSource:
     @property
     def explosion(self) -> Explosion | None:
         """The parsed `rows`; None if the rows are those of the batch."""
-        return None if self.rows is None else parse_rows(self.rows)
-
-
-def parse_rows(text: str) -> Explosion:
-    """Read ``explode(expression) AS name``, the option ``rows``."""
-    stripped = text.strip()
-    call = _CALL.match(stripped)
-    if call is None:
-        raise refused("rows", text, _FORM, _EXAMPLE)
-    function = call["function"].lower()
-    if function in _OTHER_GENERATORS:
-        remedy = f"use explode, as in {_OTHER_GENERATORS[function]!r}"
-        raise refused("rows", text, f"it must use explode, not {function}", remedy)
-    end = _closing(stripped, call.end())
-    alias = None if end is None else _ALIAS.fullmatch(stripped, end + 1)
-    if function != "explode" or end is None or alias is None or not stripped[call.end() : end].strip():
-        raise refused("rows", text, _FORM, _EXAMPLE)
-    name = alias["bare"] if alias["quoted"] is None else alias["quoted"].replace("``", "`")
-    return Explosion(stripped[call.end() : end].strip(), name)
+        if self.rows is None:
+            return None
+        text = self.rows.strip()
+        call = _CALL.match(text)
+        if call is None:
+            raise refused("rows", self.rows, _FORM, _EXAMPLE)
+        function = call["function"].lower()
+        if function in _OTHER_GENERATORS:
+            remedy = f"use explode, as in {_OTHER_GENERATORS[function]!r}"
+            raise refused("rows", self.rows, f"it must use explode, not {function}", remedy)
+        end = _closing(text, call.end())
+        alias = None if end is None else _ALIAS.fullmatch(text, end + 1)
+        if function != "explode" or end is None or alias is None or not text[call.end() : end].strip():
+            raise refused("rows", self.rows, _FORM, _EXAMPLE)
+        name = alias["bare"] if alias["quoted"] is None else alias["quoted"].replace("``", "`")
+        return Explosion(text[call.end() : end].strip(), name)
 
 
 def with_columns_for_star(sql: str, columns: str) -> str:

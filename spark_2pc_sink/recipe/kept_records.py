@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from spark_2pc_sink.choices import Facts, HaltCause
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.plural import counted
+from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import Halt
 
 #: How many of a batch's partitions a message names: there may be hundreds.
@@ -108,6 +108,4 @@ def _damages(topic: str, written: WrittenRecords, logs: LogsView, *, committed: 
 
 def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
     shown = [f"offsets {first} to {last} of {each}" for each, (first, last) in offsets.items()]
-    if len(shown) > _SHOWN_PARTITIONS_MAX:
-        shown[_SHOWN_PARTITIONS_MAX:] = [f"those of {counted(len(shown) - _SHOWN_PARTITIONS_MAX, 'more partition')}"]
-    return ", ".join(shown)
+    return ", ".join(first_of(shown, _SHOWN_PARTITIONS_MAX, "partition"))

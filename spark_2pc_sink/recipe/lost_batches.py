@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.plural import counted
+from spark_2pc_sink.plural import counted, first_of
 from spark_2pc_sink.recipe.resolve import Halt
 
 #: How many of the findings a message lists.
@@ -34,9 +34,8 @@ class CommittedTransaction:
 
     def __str__(self) -> str:
         shown = [f"{each} {first} to {last}" for each, (first, last) in sorted(self.offsets.items())]
-        if len(shown) > SHOWN_PARTITIONS_MAX:
-            shown[SHOWN_PARTITIONS_MAX:] = [counted(len(shown) - SHOWN_PARTITIONS_MAX, "more partition")]
-        return f"{counted(self.records, 'record')} of {self.producer} at offsets {', '.join(shown)}"
+        places = ", ".join(first_of(shown, SHOWN_PARTITIONS_MAX, "partition"))
+        return f"{counted(self.records, 'record')} of {self.producer} at offsets {places}"
 
 
 @dataclass(frozen=True)
@@ -109,16 +108,11 @@ class LostBatches:
     def _said(self) -> Iterator[str]:
         found = self.found
         if found.transactions:
-            listed = [
-                f"batch {self.first + number}: {transaction}"
-                for number, transaction in enumerate(found.transactions[:SHOWN_TRANSACTIONS_MAX])
-            ]
-            if len(found.transactions) > len(listed):
-                listed.append(f"and {len(found.transactions) - len(listed)} more")
+            listed = [f"batch {number}: {each}" for number, each in enumerate(found.transactions, self.first)]
             yield (
                 f"Kafka has at least {counted(len(found.transactions), 'batch')} that the database lacks, counted from "
                 f"batch {self.first} on (or later ones, if batches without records precede them): "
-                f"{'; '.join(listed)}"
+                f"{'; '.join(first_of(listed, SHOWN_TRANSACTIONS_MAX))}"
             )
         else:
             yield "The logs that were read show no batch that the database lacks"

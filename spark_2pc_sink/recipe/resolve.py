@@ -182,14 +182,16 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost
         # Adopting the row is refused for a decided one: it would forget the decision.
         decided = row.status is RowStatus.DECIDED
         return Halt(HaltCause.OTHER_CLUSTER, reason, Facts(known=frozenset({"decided"}) if decided else frozenset()))
+    if not nothing_lost and _is_behind(row, kafka):
+        return database_behind()
     if row.status is RowStatus.DECIDED:
-        return _resolve_decided(row, kafka, nothing_lost=nothing_lost)
+        return _resolve_decided(row, kafka)
     if row.status is RowStatus.DONE:
-        return _resolve_done(row, kafka, nothing_lost=nothing_lost)
-    return _resolve_undecided(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
+        return _resolve_done(row, kafka)
+    return _resolve_undecided(row, kafka, adopt=adopt)
 
 
-def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Resolution | Halt:
+def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
     if row.fresh and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
         return Halt(
             HaltCause.ID_IN_USE,
@@ -205,27 +207,39 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    # A person may have declared a batch owed whose records were lost after their commit. Any other undecided row has no
-    # decision that Kafka has committed, at any producer id and epoch. A new row that was adopted has none either.
-    own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
-    if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
-        return database_behind()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
 
 
-def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Resolution | Halt:
-    own = _outcome_pairs(row, kafka) | {row.settled.producer}
+def _resolve_done(row: RowView, kafka: KafkaView) -> Resolution | Halt:
     if kafka.state is TransactionState.ONGOING:
         if kafka.producer == row.prepared.producer:
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    if kafka.state in _COMMITTED and kafka.producer not in own and not nothing_lost:
-        return database_behind()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
+
+
+def _is_behind(row: RowView, kafka: KafkaView) -> bool:
+    """Whether Kafka shows a commit that the row lacks."""
+    # A new row that was adopted has no decision.
+    if kafka.state not in _COMMITTED or row.fresh:
+        return False
+    own, outcome = row.prepared.producer, _outcome_pairs(row, kafka)
+    if row.status is RowStatus.DECIDED:
+        # The commit of a later transaction: none starts before the row's own is noted as done, so the note is lost, and
+        # the later decision with it. This can only be told on transaction.version 2: below it, and after a change of
+        # the feature level, the next transaction's commit may be shown where this one's would be. It cannot be told
+        # either on a cluster that keeps prepared transactions, as a takeover ends this one at a later epoch.
+        tells = own is not None and kafka.transaction_version >= EPOCH_BUMP_VERSION and not kafka.keeps_prepared
+        return tells and kafka.producer not in {own, *outcome}
+    if row.status is RowStatus.DONE:
+        return kafka.producer not in {*outcome, row.settled.producer}
+    # A person may have declared a batch owed whose records were lost after their commit. Any other undecided row has no
+    # decision that Kafka has committed, at any producer id and epoch.
+    return row.status is not RowStatus.OWED or kafka.producer not in outcome
 
 
 def database_behind() -> Halt:
@@ -237,7 +251,7 @@ def database_behind() -> Halt:
     )
 
 
-def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Resolution | Halt:
+def _resolve_decided(row: RowView, kafka: KafkaView) -> Resolution | Halt:
     if kafka.state is TransactionState.ONGOING and kafka.producer == row.prepared.producer:
         return Resolution(Verdict.COMMIT, "the database has decided, Kafka still holds the transaction open")
     if kafka.producer in _outcome_pairs(row, kafka):
@@ -252,8 +266,6 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
             kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
-    if _went_beyond(row, kafka) and not nothing_lost:
-        return database_behind()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
     )
@@ -287,24 +299,6 @@ def is_next(kafka: KafkaView, producer: ProducerIdAndEpoch) -> bool:
     if before is None or before.producer_id != producer.producer_id:
         return producer.epoch == 0
     return producer.epoch == before.epoch + 1
-
-
-def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
-    """Whether Kafka shows the commit of a later transaction than the row's.
-
-    None starts before the row's own is noted as done, so the note is lost, and the later decision with it. This can
-    only be told on transaction.version 2: below it, and after a change of the feature level, the next transaction's
-    commit may be shown where this one's would be. It cannot be told either on a cluster that keeps prepared
-    transactions, as a takeover ends this one at a later epoch.
-    """
-    own = row.prepared.producer
-    return (
-        own is not None
-        and kafka.state in _COMMITTED
-        and kafka.transaction_version >= EPOCH_BUMP_VERSION
-        and not kafka.keeps_prepared
-        and kafka.producer not in {own, own.bumped()}
-    )
 
 
 def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | None]:

@@ -6,20 +6,21 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore
 from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.choices import Symptom, remedies
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
+from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import BatchListSender
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.resend import has_kept, resend
+from spark_2pc_sink.recovery.resend import kept_for, resend
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 #: broke (the database was restarted, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
 _CLOCK: Final = SystemClock()
-#: Placeholder for the transactional id if all sinks are requested; it is validated, and not used.
-_EVERY_SINK: Final = "every sink"
 
 
 @checks_keywords
@@ -102,7 +101,7 @@ def recover(
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.dry_run(), driver=driver), driver, row, options)
         recovered = recovery.run(query_id=None, run_id=None)
-        if not has_kept(store, recovered.row):
+        if kept_for(store, recovered.row) is None:
             return recovered.report
         with recovery.explaining():
             sender = BatchListSender(cluster, transactional_id, options.kafka)
@@ -137,24 +136,17 @@ def status(
     Raises:
         ConfigurationError: an option is wrong.
     """
-    given = {**locals(), "transactional_id": transactional_id or _EVERY_SINK}
-    chosen = StatusOptions(**{name: given.pop(name) for name in ("match", "timeout_s")})
+    given = locals()
+    asked = StatusOptions(match=given.pop("match"), timeout_s=given.pop("timeout_s"))
     if transactional_id is not None and match is not None:
-        rule = "must not be combined with transactional_id"
-        raise ConfigurationError(option="match", value=match, rule=rule, remedy="leave one of the two out")
-    return SinkSurvey(
-        RecoveryOptions.parse(**given),
-        transactional_id=transactional_id,
-        match=match,
-        timeout_s=chosen.timeout_s,
-        clock=_CLOCK,
-    ).run()
+        raise refused("match", match, "must not be combined with transactional_id", "leave one of the two out")
+    options = RecoveryOptions.of_every_sink(**given)
+    return SinkSurvey(options, transactional_id=transactional_id, **vars(asked)).run()
 
 
 def open_store(options: RecoveryOptions) -> SqlStateStore:
     """The state store, for actions of a person in this process."""
-    actor = Actor.of_this_process(reason=options.reason)
-    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
+    return SqlStateStore(options.database, options.store_settings(), actor=Actor.of_this_process(reason=options.reason))
 
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:

@@ -15,6 +15,7 @@ from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.log_reader import Marker
+from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, was_remade
 from spark_2pc_sink.recipe.resolve import (
     Halt,
@@ -29,17 +30,17 @@ from spark_2pc_sink.recipe.resolve import (
     may_hide_commits,
     resolve,
 )
+from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
     from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
-    from spark_2pc_sink.recovery.lost_commits import LostCommits
 
 
 def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
@@ -84,15 +85,8 @@ _BY_MARKER: Final = {
 }
 
 
-def ask_the_log(
-    kafka: KafkaSide,
-    producer: ProducerIdAndEpoch | None,
-    offsets: Mapping[str, tuple[int, int]],
-    deadline: Deadline,
-    *,
-    batch_id: int | None,
-) -> Resolution | Halt:
-    """Read one partition after another until one tells how the transaction ended.
+def ask_the_log(kafka: KafkaSide, row: StateRow, deadline: Deadline) -> Resolution | Halt:
+    """Read one partition after another until one tells how the transaction of a decided row ended.
 
     After the deadline no further partition is read; the first one always is.
 
@@ -103,10 +97,11 @@ def ask_the_log(
     Raises:
         KafkaError, KafkaTimeoutError: no partition could be read because the cluster is unusable.
     """
-    if producer is None or not offsets:
+    producer = PreparedTxnState(row.prepared_transaction_state).producer
+    if producer is None or not row.kafka_offsets:
         reason = "the decided row names no partition whose log could be read"
-        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=frozenset({"readable"}), batch=batch_id))
-    last_offsets = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
+        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=frozenset({"readable"}), batch=row.batch_id))
+    last_offsets = {TopicPartition.parse(name): last for name, (_, last) in row.kafka_offsets.items()}
     # All topics first, then their second partitions, and so on: if a topic is gone, so are all its partitions.
     ordered = sorted(last_offsets, key=lambda each: (each.partition, each.topic))
     findings: list[str] = []
@@ -131,7 +126,10 @@ def ask_the_log(
             if verdict is not Verdict.WAIT:
                 return Resolution(verdict, f"{where} {marked}", from_log=True)
             waiting = Resolution(verdict, f"{where} {marked}")
-    return waiting or _outcome_lost(producer, findings, Facts(known=known, batch=batch_id))
+    if waiting is not None:
+        return waiting
+    reason = f"no partition tells how {producer} ended: {'; '.join(first_of(findings, SHOWN_PARTITIONS_MAX))}"
+    return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=known, batch=row.batch_id))
 
 
 def _read_marker(
@@ -152,13 +150,6 @@ def _read_marker(
         return f"{partition} cannot be read: {error}"
 
 
-def _outcome_lost(producer: ProducerIdAndEpoch, findings: list[str], facts: Facts) -> Halt:
-    named = findings[:SHOWN_PARTITIONS_MAX]
-    if len(findings) > len(named):
-        named.append(f"and {len(findings) - len(named)} more like these")
-    return Halt(HaltCause.OUTCOME_LOST, f"no partition tells how {producer} ended: {'; '.join(named)}", facts)
-
-
 #: What `dry_run` reports for a verdict that leads to an action.
 _PLANNED: Final[dict[Verdict, ActionKind]] = {
     Verdict.COMMIT: "commit",
@@ -177,9 +168,13 @@ class Diagnosis:
     options: CommonOptions
     kafka: KafkaSide
     store: StateStore
-    losses: LostCommits
     clock: Clock
-    open_transaction: OpenTransactionEnd | None
+    topics: Iterable[str] = ()
+    open_transaction: OpenTransactionEnd | None = None
+
+    def __post_init__(self) -> None:
+        #: Batches that Kafka has and the database lacks.
+        self.losses: LostCommits = LostCommits(self.options, self.kafka, self.store, topics=self.topics)
 
     def view_kafka(self) -> KafkaView:
         """Read the coordinator's state."""
@@ -219,8 +214,7 @@ class Diagnosis:
         if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
-            pair = PreparedTxnState(row.prepared_transaction_state).producer
-            told = ask_the_log(self.kafka, pair, row.kafka_offsets, self._deadline(), batch_id=row.batch_id)
+            told = ask_the_log(self.kafka, row, self._deadline())
             if isinstance(told, Halt):
                 return explain_outcome_lost(self.kafka, row, told)
             resolution = told
@@ -236,30 +230,27 @@ class Diagnosis:
             RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         self.kafka.refresh()
-        before = self.store.read(self.options.transactional_id)
-        row = before or self.store.read_standing(self.options.transactional_id)
-        return self.judge(before, row, self.view_kafka())
+        return self.judge(self.store.read_standing(self.options.transactional_id), self.view_kafka())
 
-    def judge(self, before: StateRow | None, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
-        """Like `dry_run`, for state that was already read; Kafka's logs are read if it is not enough.
-
-        ``row`` is ``before``, or the history line from which a lost row would be rebuilt.
-        """
+    def judge(self, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
+        """Like `dry_run`, for state that was already read; Kafka's logs are read if it is not enough."""
         resolution = self.resolve(row, kafka)
         passed = None
         if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
-            passed = self.losses.would_pass(row)
-            resolution = self.losses.explain(row, resolution)
+            passed, batches = self.losses.accepted, self.losses.look(row)
+            if passed is not None:
+                batches.check(passed)
+            resolution = batches.explain(resolution)
         lost: tuple[Action, ...] = ()
-        if row is not None and before is None:
-            again = f"would rebuild the lost state row from {history_line(row, row.decision)}"
+        if row is not None and row.rebuilt_from is not None:
+            again = f"would rebuild the lost state row from {history_line(row, row.rebuilt_from)}"
             lost = (Action("rebuild_row", again),)
         report = RecoveryReport(
             transactional_id=self.options.transactional_id,
             settled=False,
             known=row is not None,
             dry_run=True,
-            before=before,
+            before=None if lost else row,
             row=row,
             kafka=kafka,
             actions=lost,
@@ -339,8 +330,7 @@ def located(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
     """The halt for an open transaction, with the places of its records."""
     places = [
         f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"
-        for partition, began in list(found.items())[:SHOWN_PARTITIONS_MAX]
+        for partition, began in found.items()
     ]
-    if len(found) > len(places):
-        places.append(f"and {len(found) - len(places)} more")
-    return replace(halt, reason=f"{halt.reason}. It wrote to {', '.join(places) or 'no partition yet'}")
+    written = ", ".join(first_of(places, SHOWN_PARTITIONS_MAX)) or "no partition yet"
+    return replace(halt, reason=f"{halt.reason}. It wrote to {written}")

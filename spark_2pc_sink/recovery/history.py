@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jdbc_state.actions import ActionLine
 from jdbc_state.history import ADOPTED, CLAIMED, EMPTY, NOTED, PASSED
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions, checks_keywords
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jdbc_state import HistoryLine, StateStore
+    from jdbc_state import HistoryLine
 
 #: Default number of entries, if neither a number nor a time is given.
 LAST: Final = 50
@@ -69,11 +69,7 @@ Entry: TypeAlias = BatchEntry | ActionLine
 
 @dataclass(frozen=True)
 class HistoryReport:
-    """The result.
-
-    Attributes:
-        entries: batches and actions, the newest last.
-    """
+    """Batches and actions, the newest last."""
 
     entries: tuple[Entry, ...]
 
@@ -121,32 +117,22 @@ def history(
     """
     given = locals()
     if since is not None and since.tzinfo is None:
-        rule, remedy = "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)"
-        raise ConfigurationError(option="since", value=str(since), rule=rule, remedy=remedy)
+        raise refused("since", str(since), "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)")
     if last is not None and not 1 <= last <= LAST_MAX:
-        rule = f"must be between 1 and {LAST_MAX}"
-        raise ConfigurationError(option="last", value=last, rule=rule, remedy="pass a number in that range")
-    # Kafka is not contacted here, but the options of a sink require it.
-    needed = {"transactional_id": transactional_id or "history", "kafka": {"bootstrap.servers": "localhost:9092"}}
-    options = RecoveryOptions.parse(**{name: value for name, value in given.items() if name not in _OWN} | needed)
+        raise refused("last", last, f"must be between 1 and {LAST_MAX}", "pass a number in that range")
+    options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in _OWN})
     number = last or (LAST if since is None else LAST_MAX)
-    with closing(open_store(options)) as store:
-        return read_report(store, transactional_id, last=number, since=since, batches=batches, actions=actions)
-
-
-def read_report(
-    store: StateStore, transactional_id: str | None, *, last: int, since: datetime | None, batches: bool, actions: bool
-) -> HistoryReport:
     found: list[Entry] = []
-    if batches:
-        lines = store.read_history(transactional_id, last=last)
-        entries = [BatchEntry.of(line) for line in lines if line.event not in _NO_BATCH]
-        found += [entry for entry in entries if since is None or entry.at >= since]
-    if actions:
-        found += store.read_actions(transactional_id, last=last, since=since)
+    with closing(open_store(options)) as store:
+        if batches:
+            lines = store.read_history(transactional_id, last=number)
+            entries = [BatchEntry.of(line) for line in lines if line.event not in _NO_BATCH]
+            found += [entry for entry in entries if since is None or entry.at >= since]
+        if actions:
+            found += store.read_actions(transactional_id, last=number, since=since)
     # Actions on a batch follow it, and two actions of one instant keep their order.
     found.sort(key=lambda entry: (entry.at, entry.number if isinstance(entry, ActionLine) else -1))
-    return HistoryReport(tuple(found[-last:]))
+    return HistoryReport(tuple(found[-number:]))
 
 
 def utc(moment: datetime, *, timespec: str = "milliseconds") -> str:

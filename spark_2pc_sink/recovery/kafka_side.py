@@ -16,54 +16,30 @@ if TYPE_CHECKING:
 
 
 class KafkaSide(Protocol):
-    """The operations of recovery and the batch driver; `TransactionClient` is the real one."""
+    """The operations of recovery and the batch driver; `TransactionClient`, the real one, says what each does."""
 
     @property
-    def cluster_id(self) -> str:
-        """Id of the cluster, read once per connection."""
+    def cluster_id(self) -> str: ...
 
     @property
-    def transaction_version(self) -> int:
-        """The finalised feature transaction.version, 0 to 2, as of the last `refresh` or `refresh_features`."""
+    def transaction_version(self) -> int: ...
 
     @property
-    def offers_keep_prepared(self) -> bool:
-        """True while the broker has not refused keepPreparedTxn and offers the request version that has it."""
+    def offers_keep_prepared(self) -> bool: ...
 
-    def refresh(self) -> None:
-        """Ask the broker for its versions and features again."""
-
-    def prefetch_features(self) -> None:
-        """Send the feature request that `refresh_features` or `end` will need, without waiting."""
-
-    def refresh_features(self) -> None:
-        """Read the features again; each transaction does before it begins."""
-
-    def describe(self) -> TransactionDescription:
-        """Read the state of the transactional id from the coordinator."""
-
-    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
-        """Send InitProducerId until it is answered."""
-
-    def usable_producer(self) -> InitializedProducer:
-        """Send InitProducerId until its epoch can begin a transaction (epoch below 32766)."""
-
-    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction; needed below transaction.version 2 only."""
-
-    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        """Send EndTxn until it is answered; non-retriable codes are returned, not interpreted."""
-
-    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """First offset of a producer's open transaction in one partition, read for at most ``limit_ms``."""
-
+    def refresh(self) -> None: ...
+    def prefetch_features(self) -> None: ...
+    def refresh_features(self) -> None: ...
+    def describe(self) -> TransactionDescription: ...
+    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer: ...
+    def usable_producer(self) -> InitializedProducer: ...
+    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None: ...
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer: ...
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None: ...
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
-    ) -> Marker:
-        """Read the control marker of a transaction from one partition's log, for at most ``limit_ms``."""
-
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Read the transactions committed since, within these limits."""
-
-    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        """Read the current topics and logs of a batch; with ``starts`` also their first offsets."""
+    ) -> Marker: ...
+    def find_commits(
+        self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int
+    ) -> FoundCommits: ...
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView: ...

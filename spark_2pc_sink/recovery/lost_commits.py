@@ -40,7 +40,7 @@ _CLOCKS_DIFFER_MS: Final = 600_000
 
 
 class LostCommits:
-    """The batches of one sink that the database lacks; read at each call."""
+    """The batches of one sink that the database lacks, and the operator's decision about them."""
 
     def __init__(self, options: CommonOptions, kafka: KafkaSide, store: StateStore, *, topics: Iterable[str]) -> None:
         self._log = sink_log(__name__, options.transactional_id)
@@ -50,44 +50,33 @@ class LostCommits:
         self._limit_ms = min(options.settle_deadline_ms, SCAN_MS_MAX)
         self.accepted: BatchRange | None = options.accept_loss
 
-    def explain(self, row: StateRow, halt: Halt) -> Halt:
-        """A halt for a commit that the row lacks, with the lost batches."""
-        return self._look(row).explain(halt)
-
     def name(self, error: HaltError) -> HaltError:
         """Complete the error of a driver whose claim the database has lost with its other losses."""
         if error.cause is not HaltCause.COMMITS_LOST:
             return error
         try:
             row = self._store.read(error.transactional_id)
-            return error if row is None else _named(error, self._look(row))
+            return error if row is None else _named(error, self.look(row))
         except (KafkaError, KafkaTimeoutError, StateStoreError) as second:
             self._log.warning("could not determine the lost batches: %s", second)
             return error
 
     def shows(self, row: StateRow) -> bool:
         """Whether the logs show a commit that the row lacks, within the reading limits of a start."""
-        found = self._look(row, limit_ms=START_SCAN_MS_MAX, bytes_max=START_SCAN_BYTES_MAX).found
+        found = self.look(row, limit_ms=START_SCAN_MS_MAX, bytes_max=START_SCAN_BYTES_MAX).found
         if found.unread:
             self._log.info("did not check whether the database lacks batches of %s", "; ".join(found.unread))
         return bool(found.transactions)
 
     def nothing_is_lost(self, row: StateRow) -> bool:
-        """Whether the operator says that a commit which the row lacks is not of a batch."""
-        return self.accepted is not None and not len(self.accepted) and self.would_pass(row) is not None
-
-    def would_pass(self, row: StateRow) -> BatchRange | None:
-        """The named batches, if `pass_over` would continue after them."""
-        if self.accepted is not None:
-            self._look(row).check(self.accepted)
-        return self.accepted
-
-    def pass_over(self, row: StateRow, actions: list[Action]) -> StateRow | None:
-        """Continue after the batches that the operator has named; None if there are none."""
-        return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
+        """Whether the operator says that a commit which the row lacks is not of a batch; the logs must agree."""
+        if self.accepted is None or len(self.accepted):
+            return False
+        self.look(row).check(self.accepted)
+        return True
 
     def pass_over_unread(self, row: StateRow, actions: list[Action]) -> StateRow:
-        """The same for a loss that only the job sees, as a gap: Kafka does not show it, and the logs are unread.
+        """Continue after a named loss that only the job sees, as a gap: Kafka does not show it, the logs are unread.
 
         If they were read and show no loss, there is none, and a batch that was named nevertheless is still expected.
         """
@@ -97,8 +86,8 @@ class LostCommits:
             return row
         if row.status == DONE and row.batch_id == named.last:
             return row
-        lost = self._look(row)
-        return self._pass_over(row, lost, named, actions) if lost.found.unread else row
+        lost = self.look(row)
+        return self.pass_over(row, lost, named, actions) if lost.found.unread else row
 
     def pass_gap(self, row: StateRow, batch_id: int, error: HaltError) -> StateRow:
         """Continue after the batches between the row's and the one that Spark has passed.
@@ -108,19 +97,20 @@ class LostCommits:
             ConfigurationError: the named batches are not the missing ones; nothing was changed.
         """
         known = row.batch_id is not None
-        # A row without batches has no offsets from which they could be counted.
-        lost = self._look(row, batch_id) if known else LostBatches(first=0, came=batch_id)
         if self.accepted is None and (not known or error.cause is HaltCause.NOT_HANDED_OVER):
             # Nothing could be counted, or nothing is lost: Spark has finished these batches without the sink.
             raise error
+        # A row without batches has no offsets from which they could be counted.
+        lost = self.look(row, batch_id) if known else LostBatches(first=0, came=batch_id)
         if self.accepted is None:
             raise _named(error, lost)
         actions: list[Action] = []
-        row = self._pass_over(row, lost, self.accepted, actions)
+        row = self.pass_over(row, lost, self.accepted, actions)
         self._log.warning("%s", "; ".join(map(str, actions)))
         return row
 
-    def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
+    def pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
+        """Continue after the batches that the operator has named."""
         lost.check(named)
         transactions = lost.found.transactions
         newer = {str(partition): at for each in transactions for partition, at in each.offsets.items()}
@@ -143,7 +133,7 @@ class LostCommits:
         actions.append(Action("accept_loss", did))
         return passed
 
-    def _look(
+    def look(
         self,
         row: StateRow,
         came: int | None = None,

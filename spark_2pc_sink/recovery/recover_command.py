@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jdbc_state.versions import as_identifier
+from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.options import CommonOptions, KafkaOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import without_secrets
@@ -50,21 +50,20 @@ def sink_flags(options: CommonOptions) -> str:
     They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
     ``password_command``. If brokers require credentials, they name the flag for their file.
     """
-    return " ".join([shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
+    return " ".join([*flags({"transactional_id": options.transactional_id}), *_connection(options)])
 
 
 def _connection(options: CommonOptions) -> list[str]:
     given = _AS_GIVEN.get()
     if given is not None:
         return [given.words] if given.words else []
-    words = ["--database", without_secrets(options.database)]
+    named = {"database": without_secrets(options.database)}
     for item in options_of(CommonOptions):
         value = getattr(options, item.name)
         if item.name in READER_FLAGS and value != item.default:
-            text = as_identifier(value) if setting_of(item).parse is parse_identifier else str(value)
-            words += [f"--{item.name.replace('_', '-')}", *([] if value is True else [text])]
+            named[item.name] = as_identifier(value) if setting_of(item).parse is parse_identifier else value
     servers, *secured = _kafka(options.kafka)
-    return [servers, shlex.join(words), *secured]
+    return [servers, *flags(named), *secured]
 
 
 def kafka_connection(kafka: KafkaOptions) -> NamedConnection:
@@ -74,4 +73,4 @@ def kafka_connection(kafka: KafkaOptions) -> NamedConnection:
 
 def _kafka(kafka: KafkaOptions) -> list[str]:
     secured = [] if kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
-    return [shlex.join(["--bootstrap-server", ",".join(kafka.bootstrap_servers)]), *secured]
+    return [*flags({"bootstrap_server": ",".join(kafka.bootstrap_servers)}), *secured]

@@ -17,12 +17,12 @@ from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import FENCED, Code
-from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import ClaimRefusedError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
-from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, view_of
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.lost_commits import LostCommits
 
 
 #: Answers of a broker that does not keep prepared transactions (every released Kafka), or not for this principal:
@@ -99,8 +100,8 @@ class Recovered:
 @dataclass
 class _Findings:
     before: StateRow
-    kafka_first: KafkaView | None = None
-    kafka_last: KafkaView | None = None
+    #: What Kafka showed, the newest last.
+    views: list[KafkaView] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     reason: str = ""
 
@@ -161,20 +162,15 @@ class Recovery:
         self._kafka = kafka
         self._store = store
         self._clock = clock
-        #: Batches that Kafka has and the database lacks.
-        self.losses: LostCommits = LostCommits(options, kafka, store, topics=topics)
+        end = choice.open_transaction
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
-            options=options,
-            kafka=kafka,
-            store=store,
-            losses=self.losses,
-            clock=clock,
-            open_transaction=choice.open_transaction,
+            options=options, kafka=kafka, store=store, clock=clock, topics=topics, open_transaction=end
         )
+        self.losses: LostCommits = self.diagnosis.losses
         self._decision = choice.decision
         self._batch_id = choice.batch_id
-        self._open_transaction = choice.open_transaction
+        self._open_transaction = end
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh producer epoch.
@@ -218,7 +214,7 @@ class Recovery:
         if query_id is None:
             row = self.losses.pass_over_unread(row, findings.actions)
         initialized = self._kafka.usable_producer()
-        if findings.kafka_last is not None and not is_next(findings.kafka_last, initialized.producer):
+        if not is_next(findings.views[-1], initialized.producer):
             # Another process has acted since the look, or an answer was lost. A driver that was paused may have missed
             # both batches and the restored backup that lacks them, and still have its claim.
             # With the claim only: drivers that poll again without it would fence each other endlessly.
@@ -235,14 +231,14 @@ class Recovery:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Apply `explain` to every halt raised in a block, and say what to do about other refusals."""
+        """Say in a block what to do about refusals; halts of the driver or the state store also get a report."""
         try:
             with commits_lost_halt():
                 yield
         except HaltError as error:
-            if (explained := self.explain(error)) is not error:
-                raise explained from error
-            raise
+            if error.report is not None:
+                raise
+            raise self._explained(error) from error
         except ClaimRefusedError as error:
             problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
             facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
@@ -250,10 +246,7 @@ class Recovery:
         except InDoubtError as error:
             raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
 
-    def explain(self, error: HaltError) -> HaltError:
-        """Complete a halt of the driver or the state store with the lost batches, commands and a report."""
-        if error.report is not None:
-            return error
+    def _explained(self, error: HaltError) -> HaltError:
         named = self.losses.name(error)
         report = RecoveryReport(
             transactional_id=named.transactional_id,
@@ -268,9 +261,7 @@ class Recovery:
         deadline = Deadline(self._clock, self._options.settle_deadline_ms)
         while True:
             kafka = self.diagnosis.view_kafka()
-            if findings.kafka_first is None:
-                findings.kafka_first = kafka
-            findings.kafka_last = kafka
+            findings.views.append(kafka)
             resolution = self.diagnosis.resolve(row, kafka)
             findings.reason = resolution.reason
             row, again = self._act(row, kafka, resolution, findings)
@@ -389,13 +380,13 @@ class Recovery:
         # To a driver that was paused since its claim, the work of a newer one looks like a contradiction.
         self._store.check_generation(self._transactional_id, row.generation)
         if halt.cause is HaltCause.DATABASE_BEHIND:
-            passed = self.losses.pass_over(row, findings.actions)
-            if passed is None:
-                raise self._halt(row, kafka, self.losses.explain(row, halt), findings)
-            return passed
+            lost, named = self.losses.look(row), self.losses.accepted
+            if named is None:
+                raise self._halt(row, kafka, lost.explain(halt), findings)
+            return self.losses.pass_over(row, lost, named, findings.actions)
         # The halt asks to compare first. Naming the batch shows that it was read; an old flag does not.
-        named = self._batch_id is not None or row.batch_id is None
-        if self._decision is None or row.status != RowStatus.DECIDED or not named:
+        batch_named = self._batch_id is not None or row.batch_id is None
+        if self._decision is None or row.status != RowStatus.DECIDED or not batch_named:
             raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
 
@@ -408,12 +399,8 @@ class Recovery:
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
         if self._batch_id not in (None, row.batch_id):
-            raise ConfigurationError(
-                option="batch",
-                value=self._batch_id,
-                rule=f"must be the batch in doubt, which is {row.batch_id}",
-                remedy="check that batch in spark-2pc status, then decide about it",
-            )
+            rule = f"must be the batch in doubt, which is {row.batch_id}"
+            raise refused("batch", self._batch_id, rule, "check that batch in spark-2pc status, then decide about it")
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             decided = row.prepared_transaction_state
@@ -456,7 +443,7 @@ class Recovery:
             settled=not owed,
             before=findings.before,
             row=row,
-            kafka=findings.kafka_first,
+            kafka=findings.views[0],
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
             remedies=remedies(Symptom.OWED, Facts(batch=row.batch_id), sink_flags(self._options)) if owed else (),

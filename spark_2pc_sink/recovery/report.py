@@ -12,7 +12,7 @@ from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, Problem,
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.plural import counted
+from spark_2pc_sink.plural import counted, first_of
 from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def batch_line(row: StateRow) -> str:
         return "none yet"
     since = "" if row.decided_at is None else f", decided {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
     places = [f"{name} {first}..{last}" for name, (first, last) in sorted(row.kafka_offsets.items())]
-    more = f" and {len(places) - _PLACES_MAX} more" if len(places) > _PLACES_MAX else ""
-    records = f"; {', '.join(places[:_PLACES_MAX])}{more}" if places else ""
+    records = f"; {', '.join(first_of(places, _PLACES_MAX))}" if places else ""
     return f"{row.batch_id}: {counted(row.row_count, 'row')}, {counted(row.record_count, 'record')}{since}{records}"
 
 

@@ -19,19 +19,17 @@ from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.recovery.report import Action, shown
 
 if TYPE_CHECKING:
-    from jdbc_state import StateRow
+    from jdbc_state import KeptRecords, StateRow
     from jdbc_state.state_store import KeepingStore
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered
     from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 
-def has_kept(store: KeepingStore, row: StateRow) -> bool:
-    """Whether the row's batch is owed, and its records are in the database."""
-    if row.status != OWED:
-        return False
-    kept = store.read_kept(row.transactional_id)
-    return kept is not None and kept.batch_id == row.batch_id
+def kept_for(store: KeepingStore, row: StateRow) -> KeptRecords | None:
+    """The records of the row's batch in the database; None if it is not owed, or they are not there."""
+    kept = store.read_kept(row.transactional_id) if row.status == OWED else None
+    return kept if kept is not None and kept.batch_id == row.batch_id else None
 
 
 def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send: SendBatches) -> Recovered:
@@ -86,8 +84,8 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
 
 
 def _kept_batches(store: KeepingStore, row: StateRow) -> list[PlacedBatch]:
-    kept = store.read_kept(row.transactional_id)
-    if kept is None or kept.batch_id != row.batch_id:
+    kept = kept_for(store, row)
+    if kept is None:
         raise _lost(
             row,
             "the database has not kept its records: two-phase commit was granted and an operator ended its "

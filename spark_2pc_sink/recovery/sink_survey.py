@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLongError
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jdbc_state import SqlStateStore, StoreSettings
-from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.choices import HaltCause
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import (
     ConfigurationError,
     KafkaError,
@@ -29,9 +30,9 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
+from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
-from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 
@@ -74,19 +75,13 @@ class SinkSurvey:
     """One look at the sinks of a database and a cluster; the transactional id in ``options`` is not used."""
 
     def __init__(
-        self,
-        options: CommonOptions,
-        *,
-        transactional_id: str | None,
-        match: str | None,
-        timeout_s: int,
-        clock: Clock,
+        self, options: CommonOptions, *, transactional_id: str | None, timeout_s: int, match: str | None = None
     ) -> None:
         self._options = options
         self._only = transactional_id
         self._match = match
         self._timeout_s = timeout_s
-        self._clock = clock
+        self._clock = SystemClock()
         self._end = self._until(100)
         self._store = SqlStateStore(options.database, self._store_settings())
         #: Findings that used both sides, while the Kafka thread is still running.
@@ -107,7 +102,7 @@ class SinkSurvey:
             found = survey.result()
             rows, invalid = self._requested(found)
             for name in rows.keys() - reports.keys():
-                reports[name] = by_the_database(*rows[name], driver=found.drivers.get(name))
+                reports[name] = by_the_database(rows[name], driver=found.drivers.get(name))
             unreadable |= invalid
             if not (reports or unreadable):
                 note = self._nothing_there(found) + note
@@ -128,26 +123,25 @@ class SinkSurvey:
     def _store_settings(self) -> StoreSettings:
         share_ms = self._timeout_s * 10 * _DATABASE_PERCENT
         given = self._options.store_settings()
-        bounds = {
-            "connect_timeout_s": max(_CONNECT_S_MIN, min(given["connect_timeout_s"], share_ms // 1000)),
-            "connect_deadline_ms": 0,
-            "claim_lock_timeout_ms": min(given["claim_lock_timeout_ms"], share_ms // 2),
-            "commit_timeout_ms": share_ms,
-        }
-        return StoreSettings(**(given | bounds))
+        return replace(
+            given,
+            connect_timeout_s=max(_CONNECT_S_MIN, min(given.connect_timeout_s, share_ms // 1000)),
+            connect_deadline_ms=0,
+            claim_lock_timeout_ms=min(given.claim_lock_timeout_ms, share_ms // 2),
+            commit_timeout_ms=share_ms,
+        )
 
-    def _requested(
-        self, survey: Survey
-    ) -> tuple[dict[str, tuple[StateRow | None, StateRow]], dict[str, UnreadableSink]]:
-        """The requested sinks: by id their row, None for a lost one, and what stands for it; and the invalid ones."""
-        lines = [*((row, row) for row in survey.rows), *((None, line) for line in survey.lost)]
-        problems = {row.transactional_id: problem for _, row in lines if (problem := problem_of(row))}
-        problems |= {bad.transactional_id: bad.problem for bad in survey.unreadable}
-        rows = {line[1].transactional_id: line for line in lines if line[1].transactional_id not in problems}
-        unreadable = {name: UnreadableSink(name, "database", problem) for name, problem in problems.items()}
+    def _requested(self, survey: Survey) -> tuple[dict[str, StateRow], dict[str, UnreadableSink]]:
+        """The requested sinks by id: their rows, or what stands for a lost one; and the invalid ones."""
+        rows, invalid = {}, {bad.transactional_id: bad.problem for bad in survey.unreadable}
+        for row in (*survey.rows, *survey.lost):
+            if problem := problem_of(row):
+                invalid[row.transactional_id] = problem
+            else:
+                rows[row.transactional_id] = row
         return (
-            {name: line for name, line in rows.items() if self._is_requested(name)},
-            {name: sink for name, sink in unreadable.items() if self._is_requested(name)},
+            {name: row for name, row in rows.items() if self._is_requested(name)},
+            {name: UnreadableSink(name, "database", why) for name, why in invalid.items() if self._is_requested(name)},
         )
 
     def _is_requested(self, transactional_id: str) -> bool:
@@ -180,7 +174,7 @@ class SinkSurvey:
     def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
         here = cluster.features().cluster_id
         rows, unreadable = self._requested(survey)
-        asked = [name for name, (_, row) in rows.items() if row.cluster_id in (None, here)]
+        asked = [name for name, row in rows.items() if row.cluster_id in (None, here)]
         if not (rows or unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
@@ -190,7 +184,7 @@ class SinkSurvey:
         for name in rows.keys() - {*asked}:
             features = cluster.features()
             unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
-            report = self._diagnosis(cluster, name, self._end).judge(*rows[name], unasked)
+            report = self._diagnosis(cluster, name, self._end).judge(rows[name], unasked)
             self._reports[name] = replace(report, kafka=None)
         if not (asked or unreadable or rows):
             self._note = self._note_of_open_transactions(cluster)
@@ -198,21 +192,25 @@ class SinkSurvey:
     def _survey_one(
         self,
         diagnosis: Diagnosis,
-        line: tuple[StateRow | None, StateRow] | None,
+        row: StateRow | None,
         described: TransactionDescription | KafkaError | KafkaTimeoutError,
         driver: Liveness | None,
     ) -> None:
-        name, (before, row) = diagnosis.options.transactional_id, line or (None, None)
+        name = diagnosis.options.transactional_id
         try:
             if isinstance(described, Exception):
                 raise described
-            report = diagnosis.judge(before, row, diagnosis.view_of(described))
+            report = replace(diagnosis.judge(row, diagnosis.view_of(described)), driver=driver)
+            if report.cause is HaltCause.DATABASE_BEHIND and report.driver_may_live:
+                # The row was read before Kafka, and a running driver may have written a batch in between.
+                with suppress(StateStoreError), closing(self._store):
+                    report = replace(diagnosis.dry_run(), driver=driver)
         except _KAFKA_REFUSALS as error:
             self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             if row is not None:
-                self._reports[name] = by_the_database(before, row, driver=driver)
+                self._reports[name] = by_the_database(row, driver=driver)
             return
-        self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
+        self._reports[name] = with_choices(report, diagnosis.options)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
         names = (
@@ -232,8 +230,7 @@ class SinkSurvey:
     def _note_of_open_transactions(self, cluster: Cluster) -> str:
         """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
         names = [name for name in TransactionQueries(cluster).open_ids() if self._is_requested(name)]
-        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-        return f". Kafka has open transactions of {', '.join(names[:_NAMED_MAX])}{more}" if names else ""
+        return f". Kafka has open transactions of {', '.join(first_of(names, _NAMED_MAX))}" if names else ""
 
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
         left_ms = max(1, int(end.remaining_s * 1000))
@@ -243,7 +240,7 @@ class SinkSurvey:
             settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms),
         )
         client = TransactionClient(cluster, name, options.kafka)
-        return Recovery(options, kafka=client, store=self._store, clock=self._clock).diagnosis
+        return Diagnosis(options=options, kafka=client, store=self._store, clock=self._clock)
 
     def _until(self, percent: int) -> Deadline:
         return Deadline(self._clock, self._timeout_s * 10 * percent)
@@ -275,10 +272,10 @@ def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[t
     return ""
 
 
-def by_the_database(before: StateRow | None, row: StateRow, *, driver: Liveness | None) -> RecoveryReport:
-    """The report on a sink if Kafka could not be read; ``before`` is None if the row is lost."""
-    status = RowStatus(row.status)
-    if before is None:
+def by_the_database(row: StateRow, *, driver: Liveness | None) -> RecoveryReport:
+    """The report on a sink if Kafka could not be read."""
+    status, lost = RowStatus(row.status), row.rebuilt_from is not None
+    if lost:
         reason = f"the state row is lost; the newest line of its history has {shown(row)}. {_UNSEEN}"
     elif status is RowStatus.DECIDED:
         reason = f"the database has decided batch {row.batch_id}. {_UNSEEN}, so it is unknown whether it has committed"
@@ -288,9 +285,9 @@ def by_the_database(before: StateRow | None, row: StateRow, *, driver: Liveness 
         reason = f"nothing is in doubt in the state row. {_UNSEEN}, so an open transaction would go unnoticed"
     return RecoveryReport(
         transactional_id=row.transactional_id,
-        settled=before is not None and status in {RowStatus.NONE, RowStatus.DONE},
+        settled=not lost and status in {RowStatus.NONE, RowStatus.DONE},
         dry_run=True,
-        before=before,
+        before=None if lost else row,
         row=row,
         driver=driver,
         reason=reason,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from jdbc_state import Actor
@@ -55,9 +56,8 @@ class RunbookStep:
         return {"at": self.at.isoformat(), "kind": self.kind, "text": self.text, **self.fields}
 
     def __str__(self) -> str:
-        first, *more = self.text.splitlines() or [""]
-        rest = "".join(f"\n{'':30}{line}" for line in more)
-        return f"{self.at.isoformat(timespec='seconds').replace('+00:00', 'Z')} {self.kind:8} {first}{rest}"
+        text = self.text.rstrip().replace("\n", f"\n{'':30}")
+        return f"{self.at.isoformat(timespec='seconds').replace('+00:00', 'Z')} {self.kind:8} {text}"
 
 
 @dataclass
@@ -90,11 +90,8 @@ class NoAnswerError(Exception):
 class Asker(Protocol):
     """The person, or a script in its place."""
 
-    def say(self, text: str) -> None:
-        """Show a text."""
-
-    def ask(self, question: str) -> str:
-        """Ask, and wait for the answer."""
+    def say(self, text: str) -> None: ...
+    def ask(self, question: str) -> str: ...
 
 
 class Questions:
@@ -215,40 +212,41 @@ class Conversation:
         try:
             for _ in range(ROUNDS_MAX):
                 picture = replace(picture, told=self._told)
-                ending = self._round(picture, picture.problem)
+                ending = self._round(picture)
                 if ending is not None:
                     return ending
                 (picture,) = self._sides.look(picture.transactional_id)
         except NoAnswerError:
             changed = "nothing was changed except as shown above" if self._acted else "nothing was changed"
-            return self._left(f"Stopped at a question: {changed}", picture.problem)
+            return self._left(f"Stopped at a question: {changed}", picture)
         except DualWriteError as error:
             self._log.note("failed", str(error), error=type(error).__name__)
             raise
-        return self._left(f"Checked {ROUNDS_MAX} times; start again", picture.problem)
+        return self._left(f"Checked {ROUNDS_MAX} times; start again", picture)
 
-    def _round(self, picture: Picture, symptom: Problem) -> RunbookEnd | None:
+    def _round(self, picture: Picture) -> RunbookEnd | None:
         """Show one look at the sink, and carry out the choice; None to check again."""
-        self._show(picture, symptom)
-        if symptom is Symptom.NOTHING_WRONG:
-            return self._nothing_wrong(picture, symptom)
+        self._show(picture)
+        if picture.problem is Symptom.NOTHING_WRONG:
+            return self._nothing_wrong(picture)
         if self._automatic and not needs_care(picture):
-            return _ENDINGS.get(symptom, RunbookEnd.SETTLED)
+            return _ENDINGS.get(picture.problem, RunbookEnd.SETTLED)
         offered = picture.choices
         self._offer(offered, picture)
         if self._automatic:
             choice = next((one for one in offered if one.automatic), None)
             if choice is None:
-                return self._left("A person must decide: call spark-2pc runbook without --yes", symptom)
+                return self._left("A person must decide: call spark-2pc runbook without --yes", picture)
         else:
             choice = self._questions.choose(offered)
             if choice is None:
-                return self._left("Nothing was chosen", symptom)
-        return self._carry_out(choice, picture, symptom)
+                return self._left("Nothing was chosen", picture)
+        return self._carry_out(choice, picture)
 
     # --- showing -------------------------------------------------------------------------------------------------
 
-    def _show(self, picture: Picture, symptom: Problem) -> None:
+    def _show(self, picture: Picture) -> None:
+        symptom = picture.problem
         about = TABLE[symptom]
         # Choices replace the remedies, which list all of them at once.
         report = None if picture.report is None else replace(picture.report, remedies=())
@@ -257,7 +255,7 @@ class Conversation:
         self._say("")
         self._say(f"{picture.transactional_id}: {about.title} ({symptom.value})")
         self._say(f"  {about.meaning}")
-        self._say(_indented(seen))
+        self._say(indent(seen, "  "))
         self._log.note(
             "saw",
             f"{picture.transactional_id}: {about.title} ({symptom.value})\n{seen}",
@@ -280,17 +278,17 @@ class Conversation:
                 *([f"command:  {pasted}"] if pasted else []),
             ]
             self._say(f"  {choice.name}: {choice.title}{choice.note}")
-            self._say(_indented("\n".join(lines), by=6))
+            self._say(indent("\n".join(lines), 6 * " "))
         self._say(f"  {STOP}: change nothing")
 
     # --- acting --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, choice: Choice, picture: Picture, symptom: Problem) -> RunbookEnd | None:
+    def _carry_out(self, choice: Choice, picture: Picture) -> RunbookEnd | None:
         if choice.act is Act.RECHECK:
             self._sides.wait(RECHECK_S)
             return None
         if choice.act is Act.COMPARE:
-            self._compare(picture, open_transaction=symptom is HaltCause.OPEN_TRANSACTION)
+            self._compare(picture)
             return None
         if choice.act is Act.ABORT_HANGING:
             if self._questions.confirm(choice):
@@ -299,20 +297,18 @@ class Conversation:
             return None
         named = {option: self._questions.value(option, question) for option, question in choice.inputs.items()}
         if choice.act is Act.BY_HAND:
-            return self._by_hand(choice, named, picture, symptom)
-        return self._recover(choice, named, picture, symptom)
+            return self._by_hand(choice, named, picture)
+        return self._recover(choice, named, picture)
 
-    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem) -> RunbookEnd:
+    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture) -> RunbookEnd:
         if choice.on_sink and choice.accepts:
             named["reason"] = self._questions.reason(choice)
         steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.todo, start=1)]
         pasted = choice.command(self._sides.sink_flags(picture.transactional_id), named)
         todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
-        return self._left("\n".join(todo), symptom)
+        return self._left("\n".join(todo), picture)
 
-    def _recover(
-        self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem
-    ) -> RunbookEnd | None:
+    def _recover(self, choice: Choice, named: dict[str, object], picture: Picture) -> RunbookEnd | None:
         """Dry run, confirmation, recovery. A refusal is shown, and the sink is looked at again."""
         keywords = choice.keywords(named)
         try:
@@ -321,7 +317,7 @@ class Conversation:
         except (ConfigurationError, HaltError, TakeOverRefusedError) as error:
             self._log.note("failed", str(error), error=type(error).__name__, choice=choice.name)
             if self._automatic:
-                return self._left(str(error), symptom)
+                return self._left(str(error), picture)
             self._say(str(error))
             if isinstance(error, HaltError):
                 self._told = error.cause
@@ -362,17 +358,16 @@ class Conversation:
     def _did(self, text: str, **fields: Any) -> None:
         self._acted = True
         self._say("Done:")
-        self._say(_indented(text))
+        self._say(indent(text, "  "))
         self._log.note("did", text, **fields)
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _nothing_wrong(self, picture: Picture, symptom: Problem) -> RunbookEnd:
+    def _nothing_wrong(self, picture: Picture) -> RunbookEnd:
         """The outcome; verified if something was done."""
         if self._acted:
-            found = self._compare(picture, open_transaction=False)
-            if found == "different" and not self._accepted:
-                self._left("Topic and table differ, and the difference was not accepted", symptom)
+            if self._compare(picture) == "different" and not self._accepted:
+                self._left("Topic and table differ, and the difference was not accepted", picture)
                 return RunbookEnd.LEFT
             return RunbookEnd.SETTLED
         if not self._automatic and self._told is None:
@@ -381,16 +376,18 @@ class Conversation:
             self._say(f"  spark-2pc runbook {sink} --cause 'THE LINE OF THE ERROR'")
         return RunbookEnd.SETTLED
 
-    def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:
+    def _compare(self, picture: Picture) -> Verdict:
         self._say("Comparing topic and table (reads both):")
-        found = self._sides.compare(picture.transactional_id, open_transaction=open_transaction)
-        self._say(_indented(found.text))
+        only_open = picture.problem is HaltCause.OPEN_TRANSACTION
+        found = self._sides.compare(picture.transactional_id, open_transaction=only_open)
+        self._say(indent(found.text, "  "))
         if found.verdict == "different" and self._accepted:
             self._say(f"  accepted: {'; '.join(self._accepted)}. Other differences are not accepted")
         self._log.note("verified", found.text, verdict=found.verdict, accepted=list(self._accepted))
         return found.verdict
 
-    def _left(self, text: str, symptom: Problem) -> RunbookEnd:
+    def _left(self, text: str, picture: Picture) -> RunbookEnd:
+        symptom = picture.problem
         self._say(text)
         self._say(f"More: RUNBOOK.md#{symptom.value}")
         self._log.note("left", text, symptom=symptom.value)
@@ -401,10 +398,6 @@ def needs_care(picture: Picture) -> bool:
     """Whether a sink needs a person: not if it is fine, working on a batch, or belongs to another cluster."""
     at_work = picture.report is not None and picture.report.condition == "at_work"
     return not at_work and picture.problem not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
-
-
-def _indented(text: str, by: int = 2) -> str:
-    return "\n".join(f"{'':{by}}{line}" for line in text.splitlines())
 
 
 def _plain(keywords: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state import OWED
-from spark_2pc_sink.choices import NO_FACTS, TABLE, Act, Choice, Facts, HaltCause, Problem, Symptom
+from spark_2pc_sink.choices import NO_FACTS, TABLE, Act, Choice, Facts, Problem, Symptom
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
@@ -42,10 +42,6 @@ class Picture:
     told: Problem | None = None
 
     @property
-    def batch_id(self) -> int | None:
-        return None if self.report is None or self.report.row is None else self.report.row.batch_id
-
-    @property
     def facts(self) -> Facts:
         facts = NO_FACTS if self.report is None else self.report.incident
         return replace(
@@ -71,11 +67,8 @@ class Picture:
 
     def _is_told(self, shown: Problem, told: Problem) -> bool:
         """Whether both sides admit the problem that the job reports."""
-        if told is HaltCause.OTHER_CLUSTER:
-            return shown is Symptom.ELSEWHERE
-        if told is HaltCause.OPEN_TRANSACTION:
-            # Status sees that the id is in use; the question about the transaction is only put when taking it over.
-            return shown is HaltCause.ID_IN_USE
+        if TABLE[told].seen_as is not None:
+            return shown is TABLE[told].seen_as
         report = self.report
         if report is None or report.cause is not None or report.actions or shown in _NOT_THE_JOBS:
             return False

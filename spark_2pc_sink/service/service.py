@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock, now_ms
 from spark_2pc_sink.errors import KafkaTimeoutError, LocalProtocolError
@@ -137,7 +137,7 @@ class Service:
         # Not in the constructor: processes forked from the creator would share one run, and while one of them lives,
         # ids left by the others would appear to be held.
         run_id = str(uuid.uuid4())
-        settings, actor = StoreSettings(**options.store_settings()), Actor.of_this_process(_PROGRAM)
+        settings, actor = options.store_settings(), Actor.of_this_process(_PROGRAM)
         store = self._store = SqlStateStore(options.database, settings, actor=actor, shown_by_run=True)
         self._topics = TopicSizes(Cluster(options.kafka), self._clock)
         pool = IdPool(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import make_url
 
-from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.extras import extra
@@ -65,7 +65,7 @@ class QueryRun:
         clock = SystemClock()
         self._store = SqlStateStore(
             options.database,
-            StoreSettings(**options.store_settings()),
+            options.store_settings(),
             actor=Actor.of_this_process(_PROGRAM, options.reason),
             # A process may continue after its query has ended, as a notebook does.
             shown_while=query.is_running,

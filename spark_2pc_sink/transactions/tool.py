@@ -242,9 +242,8 @@ class TransactionTool:
             if reason is not None:
                 raise refused("reason", reason, "requires a database to record it in", "pass database= too, or omit it")
             return ending.force_terminate(self._queries, transactional_id)
-        options = RecoveryOptions.parse(
-            # Required by RecoveryOptions; a placeholder, because the given id may be invalid for a sink.
-            transactional_id="force-terminate",
+        # The given id may be invalid for a sink.
+        options = RecoveryOptions.of_every_sink(
             kafka=self._kafka,
             database=database,
             reason=reason,

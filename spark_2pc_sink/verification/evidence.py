@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Connection, text
 
-from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow, StoreSettings
+from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.actions import LAYOUT
 from jdbc_state.connections import Database, discard, driver_connection
 from jdbc_state.history import trim_step
@@ -151,7 +151,7 @@ class Evidence:
 def gathered(request: VerifyRequest) -> Iterator[Evidence]:
     """Read both sides, and keep the snapshot for the block."""
     options = request.options
-    settings = StoreSettings(**options.store_settings())
+    settings = options.store_settings()
     tables = StateTables(settings)
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:

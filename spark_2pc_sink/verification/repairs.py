@@ -18,6 +18,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import javaproperties
 
+from spark_2pc_sink.choices.choice import STATUS, VERIFY, flags
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import as_libpq_uri
@@ -48,16 +49,15 @@ class Commands:
     @property
     def verify(self) -> str:
         given = {
-            f"--{name.replace('_', '-')}": value if isinstance(value, str) else ",".join(value)
+            name: value if isinstance(value, str) else ",".join(value)
             for name, value in self.shape.items()
             if value is not None
         }
-        words = (shlex.quote(word) for option in given.items() for word in option)
-        return " ".join(["spark-2pc verify", sink_flags(self.options), *words])
+        return " ".join([VERIFY, sink_flags(self.options), *flags(given)])
 
     @property
     def status(self) -> str:
-        return f"spark-2pc status {sink_flags(self.options)}"
+        return f"{STATUS} {sink_flags(self.options)}"
 
     @property
     def psql(self) -> str:

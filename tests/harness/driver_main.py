@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore
 from jdbc_state.connections import Database
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import DualWriteError
@@ -125,7 +125,7 @@ def open_driver(
     """The parts that `DualWriteSink` puts together for a run, with connections of their own; and the database."""
     clock = SystemClock()
     actor = Actor.of_this_process("job", options.reason)
-    settings = StoreSettings(**options.store_settings())
+    settings = options.store_settings()
     with (
         Cluster(options.kafka) as cluster,
         closing(SqlStateStore(options.database, settings, actor=actor)) as store,

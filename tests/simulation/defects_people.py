@@ -150,7 +150,7 @@ _PEOPLE.add(
 )
 def _also_where_nothing_is_lost(_original: Any, self: Any, row: Any, actions: Any) -> Any:
     named = self.accepted
-    return self._pass_over(row, self._look(row), named, actions) if named is not None and len(named) else row
+    return self.pass_over(row, self.look(row), named, actions) if named is not None and len(named) else row
 
 
 @_PEOPLE.of(
@@ -163,8 +163,8 @@ def _also_an_owed_batch(original: Any, self: Any, row: Any, actions: Any) -> Any
     named = self.accepted
     if row.status != OWED or named is None or not len(named):
         return original(self, row, actions)
-    lost = self._look(row)
-    return self._pass_over(row, lost, named, actions) if lost.found.unread else row
+    lost = self.look(row)
+    return self.pass_over(row, lost, named, actions) if lost.found.unread else row
 
 
 @_PEOPLE.of(

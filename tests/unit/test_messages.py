@@ -35,7 +35,6 @@ from jdbc_state import SchemaReport
 from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
 from spark_2pc_sink.cli import transactions as transactions_command
 from spark_2pc_sink.cli import verify as verify_command
-from spark_2pc_sink.cli.options import ENVIRONMENT
 from spark_2pc_sink.cli.serving import host_and_port
 from spark_2pc_sink.cli.sinks import status_text
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, HaltCause
@@ -335,8 +334,8 @@ def lines() -> Iterator[str]:
 
 def test_each_call_says_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
+    for name in ("CONFIG", "DATABASE", "BOOTSTRAP_SERVER", "COMMAND_CONFIG"):
+        monkeypatch.delenv(f"SPARK_2PC_{name}", raising=False)
     assert list(lines()) == FILE.read_text().splitlines()
 
 

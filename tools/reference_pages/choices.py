@@ -72,7 +72,7 @@ def _in_words(choice: Choice) -> str:
 
 def _section(problem: Problem, entry: Entry) -> str:
     """The section of a problem: what it means, how to choose, and a walk through the runbook."""
-    told = f" --cause {problem.value}" if entry.job_only or entry.name_it else ""
+    told = f" --cause {problem.value}" if entry.job_only or entry.seen_as else ""
     parts = [f"### {problem.value}", _filled(f"**{entry.title}.** {entry.meaning}")]
     parts += [_filled(part) for part in entry.advice.split("\n\n") if part]
     offered = [f"- `{choice.name}`: {NO_FACTS.filled(choice.title)}" for choice in entry.choices]

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
-from jdbc_state import SchemaReport, SqlStateStore, StoreSettings
+from jdbc_state import SchemaReport, SqlStateStore
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
-from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.options import CommonOptions, RecoveryOptions
 from spark_2pc_sink.options.names import quote_identifier
@@ -77,7 +76,7 @@ class DatabaseFacts:
 
 
 def query_database(options: SinkOptions) -> DatabaseFacts:
-    with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
+    with closing(SqlStateStore(options.database, options.store_settings())) as store:
         try:
             with table_transaction(store.database, options, "check of the database") as connection:
                 kind = store.database.check_kind()
@@ -278,9 +277,7 @@ def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
     """Whether the sink has run, and whether it is running: a second driver would stop the first."""
     common = RecoveryOptions(**{item.name: getattr(options, item.name) for item in options_of(CommonOptions)})
-    only = options.transactional_id
-    survey = SinkSurvey(common, transactional_id=only, match=None, timeout_s=timeout_s, clock=SystemClock())
-    found = survey.run()
+    found = SinkSurvey(common, transactional_id=options.transactional_id, timeout_s=timeout_s).run()
     look = remedy(f"{STATUS} {sink_flags(options)}", "changes nothing: shows both sides, and what settles it")
     for report in found.sinks:
         yield _sink(report, look)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
@@ -53,7 +53,7 @@ def rows_with(schema: StructType | str) -> DataFrame:
 
 def schema_findings(options: SinkOptions, batch: DataFrame) -> Iterator[Finding]:
     """Findings about the schema of a batch, of which no row is read."""
-    with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
+    with closing(SqlStateStore(options.database, options.store_settings())) as store:
         for lane in options.lanes:
             subject = "rows" if lane.rows is None else f"rows of {lane.rows.table}"
             try:

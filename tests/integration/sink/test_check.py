@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from kafka.protocol.admin import CreateAclsRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from jdbc_state import StoreSettings
 from jdbc_state.schema import ddl
 from spark_2pc_sink import DualWriteSink, Records, cli, errors
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -253,7 +253,7 @@ def test_readmes_state_tables_are_those_that_the_sink_makes(database: str) -> No
         transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database=database, table="t", topic="t"
     )
     run(database, *(each for each in statements() if each.startswith("CREATE TABLE")))
-    run(database, ddl(StoreSettings(**{**options.store_settings(), "state_schema": "own"})))
+    run(database, ddl(replace(options.store_settings(), state_schema="own")))
     for query in (_COLUMNS, _CHECKS):
         assert rows(database, query.format("public")) == rows(database, query.format("own"))
 

@@ -188,16 +188,17 @@ def test_a_form_is_about_one_state_of_both_sides() -> None:
 
 
 def test_errors_without_remedies_have_those_of_the_table() -> None:
+    sink = """--transactional-id 'o'"'"'clock'"""
     halt = HaltError(
-        transactional_id="orders",
+        transactional_id="o'clock",
         cause=HaltCause.DATABASE_BEHIND,
         database_side="batch 7",
         kafka_side="batch 8",
         reason="Kafka has more",
     )
-    assert halt.remedies == remedies(HaltCause.DATABASE_BEHIND, Facts(), "--transactional-id orders")
-    doubt = InDoubtError(transactional_id="orders", prepared="0:1", detail="Kafka was away")
-    assert doubt.remedies == remedies(Symptom.IN_DOUBT, Facts(), "--transactional-id orders")
+    assert halt.remedies == remedies(HaltCause.DATABASE_BEHIND, Facts(), sink)
+    doubt = InDoubtError(transactional_id="o'clock", prepared="0:1", detail="Kafka was away")
+    assert doubt.remedies == remedies(Symptom.IN_DOUBT, Facts(), sink)
     assert all(line in str(error) for error in (halt, doubt) for line in error.remedies)
 
 

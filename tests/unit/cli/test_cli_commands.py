@@ -14,7 +14,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import check, exits, main, state
 from spark_2pc_sink.cli import runbook as runbook_module
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.options import Records, Rows, SinkOptions
+from spark_2pc_sink.options import Records, RecoveryOptions, Rows, SinkOptions
 from spark_2pc_sink.runbook.picture import Picture
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
 from tests.harness.json_contract import read_output
@@ -78,8 +78,9 @@ AT = ("--database", "postgresql://h/d")
 class Store:
     found = SchemaReport(there=True, ready=True, lines=("it is there",))
 
-    def __init__(self, url: str, settings: Any) -> None:
-        assert url == "postgresql+psycopg2://h/d"
+    def __init__(self, options: RecoveryOptions) -> None:
+        assert options.database == "postgresql+psycopg2://h/d"
+        settings = options.store_settings()
         assert (settings.state_table, settings.history_table) == ("mine", "mine_history")
 
     def migrate(self) -> list[str]:
@@ -101,7 +102,7 @@ def test_the_exit_code_of_a_check(
     there: bool, ready: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """D2: for scripts that deploy a job."""
-    monkeypatch.setattr(state, "SqlStateStore", Store)
+    monkeypatch.setattr(state, "open_store", Store)
     monkeypatch.setattr(Store, "found", SchemaReport(there=there, ready=ready, lines=("what was found",)))
     words = ["state", "check", *AT, "--state-table", "mine", "--role", "job"]
     assert cli.main(words) == code

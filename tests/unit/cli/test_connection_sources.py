@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_options, read_connection
+from spark_2pc_sink.cli.options import connection_as_given, file_of, given_sides
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -21,8 +21,8 @@ URL = "postgresql://app:secret@h/shop"
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
+    for name in ("CONFIG", "DATABASE", "BOOTSTRAP_SERVER", "COMMAND_CONFIG"):
+        monkeypatch.delenv(f"SPARK_2PC_{name}", raising=False)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 def said(*words: str) -> dict[str, Any]:
     """What ``status`` with these words would pass on."""
     given = cli.command_parser(["status"]).parse_args(["status", *words])
-    return {"kafka": read_connection(given), **given_options(given)}
+    return given_sides(given)
 
 
 FROM_FILE = {
@@ -53,6 +53,14 @@ def test_a_file_says_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said("--config", str(file)) == FROM_FILE
     monkeypatch.setenv("SPARK_2PC_CONFIG", str(file))
     assert said() == FROM_FILE
+
+
+def test_a_file_is_read_once(file: Path) -> None:
+    """It may be a pipe, as with ``--config <(…)``."""
+    given = cli.command_parser(["status"]).parse_args(["status", "--config", str(file)])
+    assert file_of(given).options["database"] == URL
+    file.unlink()
+    assert given_sides(given) == FROM_FILE
 
 
 def test_the_environment_says_what_the_command_line_leaves_out(

@@ -15,10 +15,9 @@ import pytest
 from spark_2pc_sink import DualWriteSink, errors
 from spark_2pc_sink.cli import command_parser, exits
 from spark_2pc_sink.cli.command_parser import CommandParser
-from spark_2pc_sink.cli.options import ENVIRONMENT
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause
 from spark_2pc_sink.options.outputs import Records, Rows
-from spark_2pc_sink.options.sources import read_environment, read_toml_file
+from spark_2pc_sink.options.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG, CONFIG, read_environment, read_toml_file
 from spark_2pc_sink.recipe.steps import Step
 from tests.harness.json_contract import read_output
 from tests.harness.page_blocks import ROOT
@@ -194,7 +193,8 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
 
 def test_the_variables_and_what_a_person_must_fill_in_are_all_there() -> None:
     assert {name: flag for name, (flag,) in table("| variable | stands for |").items()} == {
-        f"`{name}`": f"`{flag}`" for name, flag in ENVIRONMENT.items()
+        f"`SPARK_2PC_{name}`": f"`--{name.lower().replace('_', '-')}`"
+        for name in (CONFIG, "DATABASE", BOOTSTRAP_SERVER, COMMAND_CONFIG)
     }
     assert set(table("| word | stands for |")) == {f"`{word}`" for word in PLACEHOLDERS}
 

@@ -319,6 +319,7 @@ class MemoryStateStore(StateStore):
             run_id=claimant.run_id,
             cluster_id=claimant.cluster_id,
             claimed_at=self._clock(),
+            rebuilt_from=None,
         )
 
     def _aged(self, row: StateRow) -> StateRow:

@@ -113,7 +113,7 @@ def test_a_store_without_settings_is_that_of_a_sink_without_options() -> None:
         transactional_id="orders", kafka={"bootstrap.servers": "localhost:9092"}, database="postgresql://job@db/shop"
     )
     given = options.store_settings()
-    assert vars(StoreSettings(schema_help=given["schema_help"])) == given | {"keep_records": False}
+    assert StoreSettings(schema_help=given.schema_help) == given
     assert StoreSettings(state_table="orders").history_table == "orders_history"
 
 

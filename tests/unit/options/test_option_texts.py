@@ -247,5 +247,5 @@ def test_who_is_asked_for_the_password() -> None:
     assert common_options().password_source is None
     assert common_options(database_password=function).password_source is function
     assert common_options(password_command="cat f", connect_timeout_s=7).password_source == PasswordCommand("cat f", 7)
-    assert common_options(database_password=function).store_settings()["password"] is function
+    assert common_options(database_password=function).store_settings().password is function
     assert "function" not in repr(common_options(database_password=function))

@@ -14,7 +14,7 @@ from spark_2pc_sink.options import RowSource, SinkOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.sink import BAD_ROWS_MAX, BadRowLimit
-from spark_2pc_sink.options.sql_text import Explosion, parse_rows, with_columns_for_star, with_fields_for_star
+from spark_2pc_sink.options.sql_text import Explosion, with_columns_for_star, with_fields_for_star
 from tests.unit.options.test_sink_options import REQUIRED as SINK
 
 REQUIRED: dict[str, Any] = {name: value for name, value in SINK.items() if name != "table"}
@@ -81,7 +81,7 @@ def test_one_topic_and_one_table_are_one_lane() -> None:
     ],
 )
 def test_an_explosion_is_read(text: str, array: str, name: str) -> None:
-    assert parse_rows(text) == Explosion(array, name)
+    assert RowSource(text).explosion == Explosion(array, name)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_how_many_rows_may_be_bad(given: Any, rows: int, most: int) -> None:
     assert BadRowLimit.parse(given).of(rows) == most
 
 
-@pytest.mark.parametrize("given", [-1, BAD_ROWS_MAX + 1, True, 1.0, float("nan"), "5", "0%", "x%"])
+@pytest.mark.parametrize("given", [-1, BAD_ROWS_MAX + 1, True, 1.0, float("nan"), "5.0", "0%", "x%", "1e999999999%"])
 def test_what_is_no_limit_is_refused(given: Any) -> None:
     with pytest.raises(ConfigurationError):
         BadRowLimit.parse(given)

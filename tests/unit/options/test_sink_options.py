@@ -15,6 +15,7 @@ from spark_2pc_sink.options import RecoveryOptions, SinkOptions, TableName
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.options.settings import options_of, setting_of
 
 URL = "postgresql+psycopg2://shop:pass-word@db:5433/shop"
 REQUIRED: dict[str, Any] = {
@@ -92,12 +93,14 @@ def test_a_comment_ends_with_its_expression() -> None:
 def test_the_store_gets_every_setting() -> None:
     """jdbc_state has no defaults of its own, and knows none of the sink's other options."""
     options = sink(history_batches=5)
-    settings = StoreSettings(**options.store_settings())
+    settings = options.store_settings()
     assert (settings.history_batches, settings.history_table) == (5, "kafka_transaction_state_history")
     named = sink(state_table=55 * "a", history_table="lines")
-    assert StoreSettings(**named.store_settings()).history_table == "lines"
+    assert named.store_settings().history_table == "lines"
+    taken = {item.name for item in options_of(SinkOptions) if setting_of(item).store}
     # A sink's batches are replayed by Spark: it keeps no records.
-    assert {item.name for item in fields(StoreSettings)} - {"keep_records"} == set(options.store_settings())
+    assert {item.name for item in fields(StoreSettings)} - taken == {"keep_records", "password", "schema_help"}
+    assert not settings.keep_records
 
 
 def test_the_layout_is_what_a_reader_of_both_sides_needs() -> None:

@@ -134,8 +134,18 @@ def test_every_option_and_property_has_a_variable() -> None:
         try:
             read_environment({name: "5"})
         except ConfigurationError as error:
-            assert "has this name" not in str(error)  # noqa: PT017 - the error is one of the value
+            assert "there is no such variable" not in str(error)  # noqa: PT017 - the error is one of the value
     assert read_environment({"SPARK_2PC_KAFKA_LIBS": "/libs"}).keywords == {}
+
+
+def test_a_limit_and_a_statement_can_be_texts() -> None:
+    """The commas of a statement are its own."""
+    statement = "UPDATE audit SET a = 1, b = 2"
+    named = {"SPARK_2PC_ON_DECIDE": statement, "SPARK_2PC_MAX_BAD_ROWS": "5", "SPARK_2PC_BAD_ROWS": "dead_letter"}
+    found = SinkOptions.parse(
+        **read_environment({**SIDES, **named}).keywords, transactional_id="orders", table="orders"
+    )
+    assert (found.on_decide, str(found.max_bad_rows)) == ((statement,), "5")
 
 
 def test_a_command_takes_the_variables_that_it_needs() -> None:

@@ -355,4 +355,4 @@ def test_topics_without_an_id_are_known() -> None:
 
 def test_a_message_names_a_few_partitions_only() -> None:
     many = WrittenRecords(5, {TopicPartition("orders", number): (0, 9) for number in range(100)})
-    assert "those of 92 more partitions" in lost_records(LogsView({}, {}), many).reason
+    assert "and 92 more partitions" in lost_records(LogsView({}, {}), many).reason

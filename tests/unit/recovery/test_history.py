@@ -14,7 +14,7 @@ from spark_2pc_sink import history as from_outside
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.cli import history as command
 from spark_2pc_sink.recovery import history as module
-from spark_2pc_sink.recovery.history import BatchEntry, HistoryReport, history, read_report, utc
+from spark_2pc_sink.recovery.history import BatchEntry, HistoryReport, history, utc
 from tests.harness.json_contract import read_output
 from tests.unit.fakes.memory_store import MemoryStateStore
 
@@ -76,8 +76,8 @@ def store() -> Ticking:
 
 
 def read(store: StateStore, transactional_id: str | None = ID, **chosen: Any) -> HistoryReport:
-    said = {"last": 100, "since": None, "batches": True, "actions": True, **chosen}
-    return read_report(store, transactional_id, **said)
+    with mock.patch.object(module, "open_store", return_value=store):
+        return history(database=DATABASE, transactional_id=transactional_id, **chosen)
 
 
 def shown(report: HistoryReport) -> list[tuple[str, int | None]]:

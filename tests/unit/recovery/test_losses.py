@@ -82,9 +82,11 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
     looked = sides.recovery(adopt=True).diagnosis.dry_run()
     assert looked.cause is HaltCause.DATABASE_BEHIND
     assert "batch 2: 2 records" in looked.reason
+    asked = len(sides.kafka.queries)
     assert sides.recovery(adopt=True, accept_loss="1..2").diagnosis.dry_run().actions == (
         Action("accept_loss", "would continue without batches 1..2"),
     )
+    assert len(sides.kafka.queries) == asked + 1
     assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
 
 
@@ -333,6 +335,7 @@ def test_a_person_says_abort() -> None:
         ({"open_transaction": "abort"}, "pass adopt too"),
         ({"open_transaction": "commit", "adopt": True}, "open_transaction='commit'"),
         ({"open_transaction": "abort", "adopt": True, "batch": 3}, "open_transaction='commit'"),
+        ({"open_transaction": "abort", "adopt": True, "batch": 3, "decision": OperatorDecision.DROP}, "a decision"),
         ({"decision": "drop"}, "pass OperatorDecision.DROP"),
         ({"batch": 3}, "open_transaction='commit'"),
         ({"open_transaction": "commit", "adopt": True, "batch": -1}, "it must be at least 0"),

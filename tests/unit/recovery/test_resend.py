@@ -12,7 +12,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.recovery.recovery import Recovered
-from spark_2pc_sink.recovery.resend import has_kept, resend
+from spark_2pc_sink.recovery.resend import kept_for, resend
 from tests.unit.service.worlds import ID, Fault, KilledError, World
 
 
@@ -35,11 +35,11 @@ def send(world: World, recovered: Recovered) -> Recovered:
 
 def test_what_is_owed_is_sent_and_noted(owed: tuple[World, Recovered]) -> None:
     world, recovered = owed
-    assert has_kept(world.store, recovered.row)
+    assert kept_for(world.store, recovered.row) == world.store.kept[ID]
     done = send(world, recovered)
     assert (done.row.status, done.report.settled, done.report.remedies) == ("done", True, ())
     assert [action.kind for action in done.report.actions] == ["note_owed", "resend"]
-    assert not has_kept(world.store, done.row)
+    assert kept_for(world.store, done.row) is None
     world.check()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jdbc_state.sessions import Liveness
-from spark_2pc_sink.choices import FORCE_TERMINATE
+from spark_2pc_sink.choices.symptoms import FORCE_TERMINATE
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView

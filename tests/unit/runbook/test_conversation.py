@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 
 from jdbc_state import Actor
-from spark_2pc_sink.choices import FORCE_TERMINATE, TABLE, HaltCause, Symptom
+from spark_2pc_sink.choices import TABLE, HaltCause, Symptom
+from spark_2pc_sink.choices.symptoms import FORCE_TERMINATE
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition

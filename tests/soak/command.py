@@ -133,7 +133,9 @@ def _minutes(text: str) -> float:
 
 @contextmanager
 def _servers() -> Iterator[tuple[KafkaBroker, str]]:
-    with KafkaBroker() as broker, PostgresServer() as postgres:
+    # Each batch adds a line to the history and deletes one, whose room is free once it is vacuumed: by default a minute
+    # later, which a short run does not have.
+    with KafkaBroker() as broker, PostgresServer(settings={"autovacuum_naptime": "1s"}) as postgres:
         database = postgres.create_database("soak")
         for name, target in _TABLES.items():
             broker.create_topic(name, partitions=PARTITIONS)

@@ -28,9 +28,8 @@ def text_of(documented: object) -> str:
 
 def attributes_of(documented: object) -> dict[str, str]:
     """What a docstring says of each attribute."""
-    section = (inspect.getdoc(documented) or "").partition("Attributes:\n")[2] or (
-        inspect.getdoc(documented) or ""
-    ).partition("Args:\n")[2].partition("\n\n")[0]
+    text = inspect.getdoc(documented) or ""
+    section = text.partition("Attributes:\n")[2] or text.partition("Args:\n")[2].partition("\n\n")[0]
     return {name: plain(about) for names, about in _ATTRIBUTE.findall(section) for name in re.split(", ?", names)}
 
 

@@ -65,7 +65,7 @@ Only the store of a [service](../service.md) has this table. A driver needs {sta
 def state_tables_page() -> str:
     """The page as Markdown."""
     tables = StateTables.named(StoreSettings())
-    line = {**attributes_of(ActionLine), **{f"{name}": about for name, about in attributes_of(Actor).items()}}
+    line = {**attributes_of(ActionLine), **attributes_of(Actor)}
     records = {"transactional_id": "the id of the decision", **attributes_of(KeptRecords)}
     row = attributes_of(StateRow)
     return _PAGE.format(

@@ -12,8 +12,7 @@ import pytest
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
 from spark_2pc_sink.verification.report import BatchResult
-from tests.chaos import command
-from tests.chaos.command import main
+from tests.chaos import __main__ as command
 from tests.chaos.faults import KINDS, possible
 from tests.chaos.jobs import BrokenError, ChaosJob
 from tests.chaos.outputs_job import WRITES, Event, expected
@@ -104,7 +103,7 @@ def test_a_run_without_a_fault_fails(monkeypatch: pytest.MonkeyPatch, capsys: py
     """On a busy machine even the time for a first fault may be over when the jobs have started."""
     monkeypatch.setattr(command, "World", SlowStart)
     monkeypatch.setattr(command, "FIRST_FAULT_S", 0.0)
-    assert main(["--seed=1", "--broker=both", "--minutes=0.01"]) == 1
+    assert command.main(["--seed=1", "--broker=both", "--minutes=0.01"]) == 1
     told = capsys.readouterr().out
     for broker in ("kafka", "reference"):
         assert f"WRONG {broker}: no fault was made, because the time was up when all jobs had started" in told

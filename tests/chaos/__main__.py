@@ -93,10 +93,10 @@ def _run(world: World, kinds: dict[str, Kind], tally: Tally, part: _Part) -> Non
             run = Run(world, kinds, tally, part.say)
             run.strike_all(faults, lambda: part.enough(tally, idle=tally.tried == made))
             if tally.tried == made:
-                tally.verdict.complaints.append(part.without_faults())
+                tally.complaints.append(part.without_faults())
             run.end()
     except AssertionError as error:
-        tally.verdict.complaints.append(f"{type(error).__name__}: {error}")
+        tally.complaints.append(f"{type(error).__name__}: {error}")
 
 
 def _jobs(text: str) -> tuple[str, ...]:
@@ -120,11 +120,11 @@ def report(tally: Tally, kinds: dict[str, Kind]) -> str:
     lines += [f"{name:{width}}  {tally.faults[name]:5}  {tally.kills[name]:5}" for name in kinds]
     gave_up = ", ".join(f"{error} {count}" for error, count in sorted(tally.gave_up.items())) or "none"
     lines.append(f"drivers that exited with an error and were restarted: {gave_up}")
-    lines += [f"verify: {verdict}" for verdict in tally.verdict.verdicts]
+    lines += [f"verify: {verdict}" for verdict in tally.verdicts]
     lines += [f"NO EFFECT {missed}" for missed in tally.missed]
-    lines += [f"WRONG {complaint}" for complaint in tally.verdict.complaints]
+    lines += [f"WRONG {complaint}" for complaint in tally.complaints]
     sums = f"kills={tally.kills.total()} faults={tally.faults.total()}"
-    return "\n".join([*lines, f"{sums} lost={tally.verdict.lost} twice={tally.verdict.twice}"])
+    return "\n".join([*lines, f"{sums} lost={tally.lost} twice={tally.twice}"])
 
 
 def _parser() -> argparse.ArgumentParser:

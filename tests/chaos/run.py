@@ -124,7 +124,9 @@ class Run:
         kind, world = self._kinds[planned.kind], self._world
         for attempt in range(1, TRIES_MAX + 1):
             world.wait_for(kind.jobs)
-            self._tell_news()
+            for job in world.jobs:
+                while job.news:
+                    self._say(job.news.pop(0))
             begun_s = time.monotonic()
             try:
                 kills = kind.strike(world, planned)
@@ -142,8 +144,3 @@ class Run:
             self._tally.kills[planned.kind] += kills
             self._say(f"{planned}: {time.monotonic() - begun_s:.1f} s")
             return
-
-    def _tell_news(self) -> None:
-        for job in self._world.jobs:
-            while job.news:
-                self._say(job.news.pop(0))

@@ -66,9 +66,7 @@ def watched(given: argparse.Namespace) -> Watched:
 
     if given.timeout_s < 1:
         raise refused("--timeout", given.timeout_s, "must be at least 1 second", "pass for example 8")
-    options = given_options(given)
-    database = options.pop("database")
-    return Watched(kafka=read_connection(given), database=database, timeout_s=given.timeout_s, tables=options)
+    return Watched(connections={"kafka": read_connection(given), **given_options(given)}, timeout_s=given.timeout_s)
 
 
 def host_and_port(text: str, *, option: str) -> tuple[str, int]:

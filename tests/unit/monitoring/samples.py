@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -126,17 +126,19 @@ EVERYTHING = StatusReport(
 class Shown(Watched):
     """Both sides as a test wants them; what was recovered is kept in ``recovered``."""
 
-    kafka: Any = field(
+    connections: Mapping[str, Any] = field(
         repr=False,
         default_factory=lambda: {
-            "bootstrap.servers": "broker:9092",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "ops",
-            "sasl.password": SASL_SECRET,
+            "kafka": {
+                "bootstrap.servers": "broker:9092",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "ops",
+                "sasl.password": SASL_SECRET,
+            },
+            "database": f"postgresql://ops:{SECRET}@db.internal:5433/shop",
         },
     )
-    database: str = field(default=f"postgresql://ops:{SECRET}@db.internal:5433/shop", repr=False)
     timeout_s: int = 8
     found: StatusReport = EVERYTHING
     history: tuple[HistoryLine, ...] = ()

@@ -20,15 +20,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from orders_compare import EXIT_DIFFERENT
 from spark_2pc_sink import recover
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, wait_until
-from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.local_broker import LocalBroker
-from spark_2pc_sink.testing.spark import quick_java_options
+from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
 
 EXAMPLES = Path(__file__).resolve().parent
 #: Which Kafka the job runs on.
@@ -44,23 +42,11 @@ LEFTOVERS_DEADLINE_S = 20
 LOG_TAIL_CHARACTERS = 3_000
 
 
-@dataclass(frozen=True)
-class Kill:
-    """A place to kill the job at.
-
-    Attributes:
-        step: right after this step of `spark_2pc_sink.recipe.steps`.
-        situation: how things are then.
-    """
-
-    step: str
-    situation: str
-
-
-KILLS = (
-    Kill("PRODUCE", "before the database commit, when Kafka has all records of a batch, invisible yet"),
-    Kill("DECIDE", "after the database commit, before Kafka's"),
-)
+#: The job is killed right after these steps of `spark_2pc_sink.recipe.steps`; and how things are then.
+KILLS = {
+    "PRODUCE": "before the database commit, when Kafka has all records of a batch, invisible yet",
+    "DECIDE": "after the database commit, before Kafka's",
+}
 
 
 def main() -> int:
@@ -109,9 +95,9 @@ class Demo:
             if generator.wait(GENERATOR_DEADLINE_S):
                 return generator.returncode
             self._say(f"{self._events:,} order events are in {FILES} files; {FILES_PER_BATCH} files make a batch")
-            for number, kill in enumerate(KILLS, start=1):
-                self._say(f"start {number}, to be killed {kill.situation}")
-                self._run_killed(kill, sides)
+            for number, (step, situation) in enumerate(KILLS.items(), start=1):
+                self._say(f"start {number}, to be killed {situation}")
+                self._run_killed(step, sides)
                 self._say("killed")
                 self._show_doubt(sides)
             self._say(f"start {len(KILLS) + 1}, to the end")
@@ -123,11 +109,11 @@ class Demo:
         out = f"--out={self._directory / 'events'}"
         return [sys.executable, str(EXAMPLES / "orders_events.py"), out, f"--events={self._events}", f"--files={FILES}"]
 
-    def _run_killed(self, kill: Kill, sides: dict[str, str]) -> None:
-        killing = ("-m", "spark_2pc_sink.testing.killed_job", kill.step, str(KILLED_BATCH))
+    def _run_killed(self, step: str, sides: dict[str, str]) -> None:
+        killing = ("-m", "spark_2pc_sink.testing.killed_job", step, str(KILLED_BATCH))
         status = self._run_job(*killing, sides=sides)
         if status != -signal.SIGKILL:
-            sys.exit(f"the job was to be killed after {kill.step}; {self._verdict(status)}")
+            sys.exit(f"the job was to be killed after {step}; {self._verdict(status)}")
 
     def _run_job(self, *before: str, sides: dict[str, str]) -> int:
         """Run the job in a process of its own, and show what it prints; its exit status, negative for a signal."""
@@ -162,10 +148,8 @@ class Demo:
         java = f"{quick_java_options()} -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
         return {
             **os.environ,
-            "JAVA_HOME": str(find_java_home()),
+            **spark_environment(temporary),
             "TMPDIR": str(temporary),
-            "SPARK_LOCAL_DIRS": str(temporary),
-            "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{java}' pyspark-shell",
             "PYTHONUNBUFFERED": "1",
         }

@@ -19,8 +19,10 @@ from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe
 
 _log = sink_log(__name__)
-#: Beginnings of version() for PostgreSQL and EDB's builds of it.
-_GENUINE: Final = re.compile(r"(PostgreSQL|EnterpriseDB) \d")
+#: Beginnings of version() for PostgreSQL and EDB's builds of it, with the major version.
+_GENUINE: Final = re.compile(r"(?:PostgreSQL|EnterpriseDB) (\d+)")
+#: The first major version with all needed features.
+_MAJOR_MIN: Final = 14
 _END: Final = "pg_terminate_backend, which ends the transaction of an older driver"
 _TRANSACTIONS: Final = "transactions of several statements over several tables"
 _CONFLICT: Final = "INSERT … ON CONFLICT as PostgreSQL has it"
@@ -95,7 +97,7 @@ def find_kind(driver: Any) -> DatabaseKind:
     with driver.cursor() as cursor:
         cursor.execute("SELECT version()")
         [(version,)] = cursor.fetchall()
-        kind = _other(version)
+        kind = kind_by_version(version)
         if kind is None:
             try:
                 cursor.execute(_SIGNS)
@@ -118,9 +120,10 @@ def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
     if (accepted or "").casefold() == kind.name.casefold():
         _log.warning("%s is %s, which lacks %s; used because of accept_database", label, kind.name, kind.lacks)
         return
-    rule = f"must be PostgreSQL; it is {kind.name} ({kind.version}), which lacks {kind.lacks}. Nothing was written"
+    wanted = f"PostgreSQL {_MAJOR_MIN} or later"
+    rule = f"must be {wanted}; it is {kind.name} ({kind.version}), which lacks {kind.lacks}. Nothing was written"
     remedy = (
-        f"use PostgreSQL 14 or later. If you have tested crashes of driver and servers with this database, "
+        f"use {wanted}. If you have tested crashes of driver and servers with this database, "
         f"pass accept_database={kind.name!r}"
     )
     raise ConfigurationError(option="database", value=label, rule=rule, remedy=remedy)
@@ -137,12 +140,15 @@ def kind_by_signs(version: str, signs: AbstractSet[str]) -> DatabaseKind:
     return DatabaseKind(f"PostgreSQL{named}", version, limits="; ".join(f"{name}: {limits}" for name, limits in found))
 
 
-def _other(version: str) -> DatabaseKind | None:
-    """Another database by its version(); None for PostgreSQL's."""
+def kind_by_version(version: str) -> DatabaseKind | None:
+    """The kind of another database, or of an old PostgreSQL, by its version(); None for PostgreSQL's."""
     for pattern, name, lacks in _OTHERS:
         if re.search(pattern, version):
             return DatabaseKind(name, version, lacks=lacks)
-    if _GENUINE.match(version):
-        return None
-    name = version.partition(" ")[0] or "not PostgreSQL"
-    return DatabaseKind(name, version, lacks="the version() of PostgreSQL")
+    genuine = _GENUINE.match(version)
+    if genuine is None:
+        name = version.partition(" ")[0] or "not PostgreSQL"
+        return DatabaseKind(name, version, lacks="the version() of PostgreSQL")
+    if int(genuine[1]) < _MAJOR_MIN:
+        return DatabaseKind(f"PostgreSQL {genuine[1]}", version, lacks=f"a time limit of {_END}")
+    return None

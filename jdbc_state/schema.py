@@ -88,10 +88,10 @@ class StateTables:
             Column(FIGURES, JSONB, nullable=False, server_default=text("'{}'")),
             PrimaryKeyConstraint("transactional_id", "decision"),
         )
-        self.actions: Table = table(f"{settings.state_table}_actions", *_action_columns())
+        self.actions: Table = table(settings.actions_table, *_action_columns())
         # One row for each transactional id: a decision replaces the previous one.
         self.records: Table = table(
-            f"{settings.state_table}_records",
+            settings.records_table,
             Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
             Column("batch_id", BigInteger, nullable=False),
             Column("partitions", JSONB, nullable=False),

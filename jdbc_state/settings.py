@@ -65,3 +65,11 @@ class StoreSettings:
     def __post_init__(self) -> None:
         if not self.history_table:
             object.__setattr__(self, "history_table", f"{self.state_table}_history")
+
+    @property
+    def actions_table(self) -> str:
+        return f"{self.state_table}_actions"
+
+    @property
+    def records_table(self) -> str:
+        return f"{self.state_table}_records"

@@ -11,10 +11,13 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
 
 _log = logging.getLogger(__name__)
 
@@ -111,12 +114,19 @@ def _response(status: str, content_type: str, body: bytes, *more: str) -> bytes:
 
 
 class MetricsServer:
-    """Answers ``GET /metrics``."""
+    """Answers ``GET /metrics`` with what a collector has; ``in_thread`` is for one that waits."""
 
-    def __init__(self, page: Callable[[], Awaitable[bytes]], *, content_type: str, access: MetricsAccess) -> None:
-        self._page = page
-        self._content_type = content_type
+    def __init__(self, collector: Collector, access: MetricsAccess, *, in_thread: bool = False) -> None:
+        # Imported on demand: the command line uses `MetricsAccess` without the library.
+        from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415
+
+        # Without a description of it: figures are collected for scrapes only.
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        self._collect = partial(exposition.generate_latest, registry)
+        self._content_type = exposition.CONTENT_TYPE_LATEST
         self._access = access
+        self._in_thread = in_thread
         self._open: set[asyncio.StreamWriter] = set()
         self._stopping = False
 
@@ -155,7 +165,7 @@ class MetricsServer:
         if refused is not None:
             return refused
         try:
-            figures = await self._page()
+            figures = await asyncio.to_thread(self._collect) if self._in_thread else self._collect()
         except Exception:  # noqa: BLE001 - answered, and the next scrape tries again
             _log.exception("could not collect the metrics for a scrape")
             return _response("500 Internal Server Error", _TEXT, b"the metrics could not be collected: see the log\n")

@@ -29,11 +29,7 @@ class FirstJobError(Exception):
 
 
 def job_of(readme: str) -> tuple[str, str]:
-    """The first job, and the last line that it prints.
-
-    Args:
-        readme: the text of README.md.
-    """
+    """The first job in the text of README.md, and the last line that it prints."""
     section = readme.partition("## A first job")[2].partition("\n##")[0]
     (job,) = re.findall("```python\n(.*?)```", section, re.DOTALL)
     (line,) = re.findall("It ends with `(.*?)`", section)
@@ -59,24 +55,14 @@ def run_job(python: Path, folder: Path, *, package: Path | None = None) -> None:
 
 
 class Seconds(NamedTuple):
-    """How long it took.
-
-    Attributes:
-        install: the installation.
-        job: the job after it.
-    """
+    """How long the installation took, and the job after it."""
 
     install: float
     job: float
 
 
 def timed(folder: Path, wheel: Path) -> Seconds:
-    """Install the wheel in a new environment, and run the job.
-
-    Args:
-        folder: gets the environment, and what is downloaded.
-        wheel: of the package.
-    """
+    """Install the wheel in a new environment, and run the job; all of it goes into a new folder."""
     folder.mkdir(parents=True)
     _run(folder, sys.executable, "-m", "venv", "python")
     python = folder / "python" / "bin" / "python"
@@ -112,11 +98,7 @@ def _run(folder: Path, *words: str, package: Path | None = None) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Time it.
-
-    Returns:
-        The exit code.
-    """
+    """Time it; the exit code."""
     try:
         folder, wheel = map(Path, words)
     except ValueError:

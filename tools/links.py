@@ -24,11 +24,7 @@ _UNREACHED: Final = ("Max retries exceeded", "Read timed out", "ProxyError", "Co
 
 
 def verdict(links: Iterable[dict[str, Any]]) -> tuple[int, str]:
-    """Exit code, and what to print.
-
-    Args:
-        links: lines of Sphinx's output.json.
-    """
+    """Exit code, and what to print of the lines of Sphinx's output.json."""
     outside = [link for link in links if link["uri"].startswith(("http://", "https://"))]
     answered = [link for link in outside if link["status"] in _ANSWERED]
     bad = [link for link in outside if link["status"] in _BAD]
@@ -41,11 +37,7 @@ def verdict(links: Iterable[dict[str, Any]]) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Ask for each link.
-
-    Returns:
-        The exit code.
-    """
+    """Ask for each link; the exit code."""
     command = [sys.executable, "-m", "sphinx", "-q", "--keep-going", "-b", "linkcheck", "-c", "docs", ".", str(FOLDER)]
     found = FOLDER / "output.json"
     found.unlink(missing_ok=True)

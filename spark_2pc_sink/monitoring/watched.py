@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,38 +16,28 @@ from spark_2pc_sink.recovery.status import StatusReport
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Both sides, and the time limit of a look at them. ``tables`` are further keywords of `recover`."""
+    """Both sides, by keywords of `recover` that name them, and the time limit of a look at them."""
 
-    kafka: Mapping[str, str | int | Callable[[str], Any]] = field(repr=False)
-    database: str = field(repr=False)
+    connections: Mapping[str, Any] = field(repr=False)
     timeout_s: int
-    tables: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.options()
 
     def options(self) -> RecoveryOptions:
         """The same, validated; not for a particular sink."""
-        return RecoveryOptions.of_every_sink(kafka=self.kafka, database=self.database, **self.tables)
+        return RecoveryOptions.of_every_sink(**self.connections)
 
     def look(self, transactional_id: str | None = None) -> StatusReport:
         """Both sides of one sink, or of all; parts that cannot be read in time are named in the report."""
-        return status(
-            kafka=self.kafka,
-            database=self.database,
-            transactional_id=transactional_id,
-            timeout_s=self.timeout_s,
-            **self.tables,
-        )
+        return status(transactional_id=transactional_id, timeout_s=self.timeout_s, **self.connections)
 
     @contextmanager
     def store(self) -> Iterator[SqlStateStore]:
         limit_s = self.timeout_s
         settings = replace(self.options().store_settings(), connect_timeout_s=limit_s, commit_timeout_ms=limit_s * 1000)
-        with closing(SqlStateStore(self.database, settings)) as store:
+        with closing(SqlStateStore(self.connections["database"], settings)) as store:
             yield store
 
     def recover(self, transactional_id: str, **choices: Any) -> RecoveryReport:
-        return recover(
-            transactional_id=transactional_id, kafka=self.kafka, database=self.database, **self.tables, **choices
-        )
+        return recover(transactional_id=transactional_id, **self.connections, **choices)

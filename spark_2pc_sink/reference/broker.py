@@ -18,7 +18,7 @@ from typing import Final
 
 from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.metrics_server import MetricsAccess
+from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.reference.config.listeners import address_text
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.service import GroupService
@@ -92,7 +92,7 @@ class Broker:
     async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
         # Imported on demand: the library takes longer to load than the rest of the start.
         with extra("metrics"):
-            from spark_2pc_sink.reference.metrics import BrokerMetrics, metrics_server  # noqa: PLC0415
+            from spark_2pc_sink.reference.metrics import BrokerMetrics  # noqa: PLC0415
 
         metrics = BrokerMetrics(
             state=lambda: self._transactions.state,
@@ -102,7 +102,7 @@ class Broker:
             transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
             now_ms=now_ms,
         )
-        server = metrics_server(metrics, access)
+        server = MetricsServer(metrics, access)
         address = await server.start(host, port)
         self._closers.append(server.stop)
         return address

@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
@@ -96,13 +93,3 @@ def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
         return False
     _, oldest = min(open_now, key=lambda each: each[0])
     return 0 < oldest.last_timestamp_ms < late_before_ms
-
-
-def metrics_server(metrics: BrokerMetrics, access: MetricsAccess) -> MetricsServer:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
-
-    async def page() -> bytes:
-        return generate_latest(registry)
-
-    return MetricsServer(page, content_type=CONTENT_TYPE_LATEST, access=access)

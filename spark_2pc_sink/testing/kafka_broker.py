@@ -82,12 +82,13 @@ class KafkaBroker(LocalBroker):
         java_home = find_java_home()
         shared = archive_options(class_archive(folder, java_home))
         classpath = ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
-        self._java = [str(java_home / "bin" / "java"), *jvm_options, *shared, "-cp", classpath]
         #: Kafka 3 has no such feature: its level is 0, and it rejects the feature's name.
         self._has_levels: bool = not any(folder.glob("kafka_2.13-3.*.jar"))
         if transaction_version and not self._has_levels:
             raise CapabilityError(f"Kafka 3 in {folder} supports only transaction.version 0, not {transaction_version}")
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
+        logging = f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}"
+        self._java = [str(java_home / "bin" / "java"), *jvm_options, *shared, logging, "-cp", classpath]
         self.cluster_id: str = _random_id()
         self.controller_port: int = free_port()
         controller = f"127.0.0.1:{self.controller_port}"
@@ -130,7 +131,6 @@ class KafkaBroker(LocalBroker):
             self._configure()
             command = [
                 *self._java,
-                self._logging(),
                 "kafka.tools.StorageTool",
                 "format",
                 f"--cluster-id={self.cluster_id}",
@@ -157,15 +157,12 @@ class KafkaBroker(LocalBroker):
 
     def _command(self) -> list[str]:
         self.format()
-        return [*self._java, self._logging(), "kafka.Kafka", str(self._configuration)]
+        return [*self._java, "kafka.Kafka", str(self._configuration)]
 
     def _configure(self) -> None:
         self.properties.setdefault("log.dirs", str(self._data))
         (self._directory / "log4j2.properties").write_text(_LOG4J2)
         self._configuration.write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
-
-    def _logging(self) -> str:
-        return f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}"
 
 
 def _random_id() -> str:

@@ -34,11 +34,6 @@ class LocalBroker(LocalServer):
     The constructor chooses ports and a directory; :meth:`start` starts it, and so does entering a ``with`` block, which
     also ends it and removes its data.
 
-    Args:
-        transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
-        two_phase_commit: grants ``enable2Pc`` to every client (KIP-939).
-        node_id: its id, unique in a cluster of several.
-
     Attributes:
         properties: broker properties, by Kafka's names; read at the first start.
     """

@@ -25,23 +25,23 @@ _BLOCKS: Final = (PORT_MAX - PORT_MIN) // BLOCK_PORTS
 _LEASE: Final = "\0spark-2pc-ports-{}"
 #: Far more than other programs listen on; if none of these is free, the machine has another problem.
 TRIES_MAX: Final = 1_000
+_drawing: Final = threading.Lock()
+#: The ports of this process, by its id: after a fork the leases are the parent's, and the kernel frees them when both
+#: have ended.
+_own: Final[dict[int, Iterator[int]]] = {}
 
 
-class _Ports:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = 0
-        self._leased: Iterator[int] = iter(())
+def free_port() -> int:
+    """Return a free port of 127.0.0.1, which is not given out again while this process runs.
 
-    def draw(self) -> int:
-        with self._lock:
-            if self._process != os.getpid():
-                # After a fork: the leases are the parent's, and the kernel frees them when both have ended.
-                self._process, self._leased = os.getpid(), _leased()
-            for port in islice(self._leased, TRIES_MAX):
-                if _is_free(port):
-                    return port
-        raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
+    Raises:
+        OSError: no free port was found.
+    """
+    with _drawing:
+        for port in islice(_own.setdefault(os.getpid(), _leased()), TRIES_MAX):
+            if _is_free(port):
+                return port
+    raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
 
 
 def _leased() -> Iterator[int]:
@@ -58,18 +58,6 @@ def _leased() -> Iterator[int]:
         # No object owns it from here on: the kernel closes it when the process ends.
         lease.detach()
         yield from range(first, first + BLOCK_PORTS)
-
-
-_ports = _Ports()
-
-
-def free_port() -> int:
-    """Return a free port of 127.0.0.1, which is not given out again while this process runs.
-
-    Raises:
-        OSError: no free port was found.
-    """
-    return _ports.draw()
 
 
 def _is_free(port: int) -> bool:

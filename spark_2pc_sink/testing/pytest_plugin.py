@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -74,28 +73,12 @@ def crash_at(dual_write_stack: DualWriteStack) -> CrashAt:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_load_initial_conftests() -> Generator[None, Any, Any]:
     """Keep deprecations of our libraries out of the user's run; pytest has set its own filters before."""
-    with _libraries_are_quiet():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_collection() -> Generator[None, Any, Any]:
-    """As `pytest_load_initial_conftests`."""
-    with _libraries_are_quiet():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_protocol() -> Generator[None, Any, Any]:
-    """As `pytest_load_initial_conftests`."""
-    with _libraries_are_quiet():
-        return (yield)
-
-
-@contextmanager
-def _libraries_are_quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=kind, module=_LIBRARIES)
         warnings.filterwarnings("ignore", _LOADER, DeprecationWarning)
-        yield
+        return (yield)
+
+
+# For these, pytest sets its own filters again.
+pytest_collection = pytest_runtest_protocol = pytest_load_initial_conftests

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from types import TracebackType
 
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, kill_all
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
 from spark_2pc_sink.testing.wait import wait_until
 
@@ -16,8 +15,8 @@ _START_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 20.0
 
 
-class SparkCluster:
-    """The cluster; a context manager. Executors live as long as their session.
+class SparkCluster(Lifetime):
+    """The cluster. Executors live as long as their session.
 
     ``cores`` and ``memory`` (in Spark's notation) are those of each worker, for the executors of all sessions.
     Executors can import modules from ``python_path``; with None, from their Python only.
@@ -43,23 +42,18 @@ class SparkCluster:
         """The workers' processes; executors are their children."""
         return [worker.pid for worker in self._processes[1:]]
 
-    def __enter__(self) -> SparkCluster:
+    def start(self) -> None:
+        """Start the master and the workers, and wait until all have joined."""
         self._folder.mkdir(exist_ok=True)
         master = ("org.apache.spark.deploy.master.Master", "--port", str(self._port))
         self._start("master", *master, python_path=self._python_path)
-        try:
-            for _ in range(self._workers):
-                self.add_worker(python_path=self._python_path)
-            what = f"{self._workers} workers of the Spark cluster"
-            wait_until(self._complete, deadline_s=_START_DEADLINE_S, what=what)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        for _ in range(self._workers):
+            self.add_worker(python_path=self._python_path)
+        what = f"{self._workers} workers of the Spark cluster"
+        wait_until(self._complete, deadline_s=_START_DEADLINE_S, what=what)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End all processes, also executors."""
         # Executors of a killed driver, or paused ones, are not ended by any other process.
         kill_all([executor for pid in self.worker_pids for executor in children(pid)])
         for process in reversed(self._processes):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.processes import Lifetime
 
 #: Recognises the request in question by the bytes that a client sends.
 RequestPredicate = Callable[[bytes], bool]
@@ -43,7 +44,7 @@ class _Link:
             end.transport.abort()
 
 
-class TcpProxy:
+class TcpProxy(Lifetime):
     """Forwards connections to ``127.0.0.1:target_port`` and injects faults on command.
 
     One thread does all the work; methods are thread-safe. Use it as a context manager.
@@ -92,13 +93,6 @@ class TcpProxy:
         if self._loop is not None and self._thread is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join(_STOP_DEADLINE_S)
-
-    def __enter__(self) -> TcpProxy:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def cut(self) -> None:
         """Reset every connection, and each new one, until :meth:`restore`."""

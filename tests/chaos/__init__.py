@@ -14,5 +14,5 @@ after each fault the jobs it can have harmed must come back within a deadline. A
 independent clients and compared with the input.
 
 Reading order: ``plan`` (what happens), ``faults`` (how, and the table of kinds), ``jobs``, ``outputs_job`` (to what),
-``world`` (all of it), ``run`` (what is compared), ``command``.
+``world`` (all of it), ``run`` (what is compared), ``__main__``.
 """

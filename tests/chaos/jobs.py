@@ -413,7 +413,7 @@ class OrdersJob(SparkJob):
 
     def close(self) -> None:
         super().close()
-        self._cluster.__exit__(None, None, None)
+        self._cluster.close()
 
     def _below(self, command: str, *, parent: str = "") -> list[psutil.Process]:
         pids = self._cluster.worker_pids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 
 #: Right after these steps, and right before these calls, a driver can be told to stop (`tests.harness.driver_config`).
 #: Between the two commits twice as often: there a death leaves the two sides apart.
@@ -72,17 +73,12 @@ def plan(seed: int, shares: Mapping[str, Share], *, rotate: int = 0) -> Iterator
     first = sorted(shares)
     draw.shuffle(first)
     at = rotate % len(first)
-    for kind in _endless([*first[at:], *first[:at]], shares, draw):
+    later = (_weighted(sorted(shares), shares, draw) for _ in count())
+    for kind in chain(first[at:], first[:at], later):
         yield _planned(kind, draw)
         if shares[kind].slow and fillers:
             for _ in range(FILLERS):
                 yield _planned(_weighted(fillers, shares, draw), draw)
-
-
-def _endless(first: Sequence[str], shares: Mapping[str, Share], draw: random.Random) -> Iterator[str]:
-    yield from first
-    while True:
-        yield _weighted(sorted(shares), shares, draw)
 
 
 def _weighted(kinds: Sequence[str], shares: Mapping[str, Share], draw: random.Random) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import MultisetDifference
-from spark_2pc_sink.verification.report import Verdict as VerifyVerdict
+from spark_2pc_sink.verification.report import Verdict
 from tests.chaos.faults import Kind
 from tests.chaos.jobs import BrokenError, MissedError
 from tests.chaos.plan import Planned
@@ -17,19 +17,34 @@ from tests.chaos.world import Ends, Partition, World
 
 
 @dataclass
-class Verdict:
-    """The end of one run.
+class Tally:
+    """What happened in one or several runs, and how both sides are at the end.
 
     Attributes:
+        kills: processes that it ended with SIGKILL, a group or a server as one.
+        gave_up: the errors of drivers that ended without being killed, and were started again.
         lost: records and rows of the input that are missing on a side.
         twice: those that are there more often than in the input.
         complaints: everything that is wrong, as sentences; what is lost and twice too.
     """
 
+    faults: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    missed: list[str] = field(default_factory=list)
+    gave_up: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     twice: int = 0
     complaints: list[str] = field(default_factory=list)
     verdicts: list[str] = field(default_factory=list)
+
+    @property
+    def tried(self) -> int:
+        return self.faults.total() + len(self.missed)
+
+    @property
+    def good(self) -> bool:
+        """True when everything that was done took effect, and nothing is wrong."""
+        return not self.missed and not self.complaints
 
     def compared(self, job: str, comparison: Mapping[str, MultisetDifference]) -> None:
         for output, difference in comparison.items():
@@ -40,7 +55,7 @@ class Verdict:
             if not difference.expected:
                 self.complaints.append(f"{job}, {output}: the input is empty, so the comparison proves nothing")
 
-    def verified(self, job: str, report: VerifyReport, *, says: VerifyVerdict = "same") -> None:
+    def verified(self, job: str, report: VerifyReport, *, says: Verdict = "same") -> None:
         """Add what `spark_2pc_sink.verify` says of a job, which does not know its input.
 
         Args:
@@ -76,32 +91,6 @@ TRIES_MAX = 3
 _REST_DEADLINE_S = 30.0
 
 
-@dataclass
-class Tally:
-    """What happened in one or several runs.
-
-    Attributes:
-        kills: processes that it ended with SIGKILL, a group or a server as one.
-        gave_up: the errors of drivers that ended without being killed, and were started again.
-        verdict: what both sides say at the end.
-    """
-
-    faults: Counter[str] = field(default_factory=Counter)
-    kills: Counter[str] = field(default_factory=Counter)
-    missed: list[str] = field(default_factory=list)
-    gave_up: Counter[str] = field(default_factory=Counter)
-    verdict: Verdict = field(default_factory=Verdict)
-
-    @property
-    def tried(self) -> int:
-        return self.faults.total() + len(self.missed)
-
-    @property
-    def good(self) -> bool:
-        """True when everything that was done took effect, and nothing is wrong."""
-        return not self.missed and not self.verdict.complaints
-
-
 class Run:
     def __init__(self, world: World, kinds: dict[str, Kind], tally: Tally, say: Callable[[str], None]) -> None:
         self._world = world
@@ -118,25 +107,26 @@ class Run:
             self._strike(planned)
 
     def end(self) -> None:
-        world, verdict = self._world, self._tally.verdict
+        world, tally = self._world, self._tally
         self._say("faults are over; waiting for the jobs to finish their input")
         world.finish()
         states = dict(world.query("SELECT transactional_id, status FROM kafka_transaction_state"))
-        verdict.at_rest(
+        tally.at_rest(
             world.ends_at_rest(_REST_DEADLINE_S),
             {job.name: states.get(job.name, "missing") for job in world.jobs},
         )
         for job in world.jobs:
-            verdict.compared(job.name, job.compare())
-            verdict.verified(job.name, job.verify(), says=job.verify_says)
-        for job in world.jobs:
-            self._tally.gave_up += job.gave_up
+            tally.compared(job.name, job.compare())
+            tally.verified(job.name, job.verify(), says=job.verify_says)
+            tally.gave_up += job.gave_up
 
     def _strike(self, planned: Planned) -> None:
         kind, world = self._kinds[planned.kind], self._world
         for attempt in range(1, TRIES_MAX + 1):
             world.wait_for(kind.jobs)
-            self._tell_news()
+            for job in world.jobs:
+                while job.news:
+                    self._say(job.news.pop(0))
             begun_s = time.monotonic()
             try:
                 kills = kind.strike(world, planned)
@@ -154,8 +144,3 @@ class Run:
             self._tally.kills[planned.kind] += kills
             self._say(f"{planned}: {time.monotonic() - begun_s:.1f} s")
             return
-
-    def _tell_news(self) -> None:
-        for job in self._world.jobs:
-            while job.news:
-                self._say(job.news.pop(0))

@@ -1,4 +1,4 @@
-"""The plan, the table of several outputs, the verdict and the command, by themselves."""
+"""The plan, the table of several outputs, the tally and the command, by themselves."""
 
 from __future__ import annotations
 
@@ -12,42 +12,41 @@ import pytest
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
 from spark_2pc_sink.verification.report import BatchResult
-from tests.chaos import command
-from tests.chaos.command import main
+from tests.chaos import __main__ as command
 from tests.chaos.faults import KINDS, possible
 from tests.chaos.jobs import BrokenError, ChaosJob
 from tests.chaos.outputs_job import WRITES, Event, expected
 from tests.chaos.plan import FILLERS, Planned, plan
-from tests.chaos.run import Tally, Verdict
+from tests.chaos.run import Tally
 from tests.chaos.world import JOBS, Ends, Partition, wait_for_end
 
 INPUT = [(1, "a"), (2, "b"), (2, "b"), (3, "c")]
 PARTITION = ("rows", 0)
 
 
-def judged(records: list[tuple[int, str]], rows: list[tuple[int, str]]) -> Verdict:
-    verdict = Verdict()
+def judged(records: list[tuple[int, str]], rows: list[tuple[int, str]]) -> Tally:
+    tally = Tally()
     sides = {"Kafka": records, "PostgreSQL": rows}
-    verdict.compared("rows", {side: multiset_difference(found, INPUT) for side, found in sides.items()})
-    return verdict
+    tally.compared("rows", {side: multiset_difference(found, INPUT) for side, found in sides.items()})
+    return tally
 
 
 @pytest.mark.parametrize("side", ["Kafka", "PostgreSQL"])
 def test_a_planted_loss_and_a_planted_duplicate_are_seen_on_either_side(side: str) -> None:
     wrong = [(1, "a"), (1, "a"), (2, "b"), (3, "c")]
-    verdict = judged(wrong, INPUT) if side == "Kafka" else judged(INPUT, wrong)
-    assert (verdict.lost, verdict.twice) == (1, 1)
-    assert [complaint.startswith(f"rows, {side}: ") for complaint in verdict.complaints] == [True]
+    tally = judged(wrong, INPUT) if side == "Kafka" else judged(INPUT, wrong)
+    assert (tally.lost, tally.twice) == (1, 1)
+    assert [complaint.startswith(f"rows, {side}: ") for complaint in tally.complaints] == [True]
 
 
 def test_an_empty_comparison_shows_nothing() -> None:
-    verdict = Verdict()
-    verdict.compared("rows", {"Kafka": multiset_difference([], [])})
-    assert not Tally(verdict=verdict).good
+    tally = Tally()
+    tally.compared("rows", {"Kafka": multiset_difference([], [])})
+    assert not tally.good
 
 
 def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -> None:
-    verdict = Verdict()
+    tally = Tally()
     same = VerifyReport(
         transactional_id="rows",
         verdict="same",
@@ -55,25 +54,25 @@ def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -
         rows=4,
         batches=(BatchResult(batch=0, decision=1, records=4),),
     )
-    verdict.verified("rows", same)
-    assert verdict.complaints == []
+    tally.verified("rows", same)
+    assert tally.complaints == []
     for report in (
         replace(same, verdict="different"),
         replace(same, verdict="inconclusive"),
         replace(same, known=False),
         replace(same, records=0),
     ):
-        verdict.verified("rows", report)
-    assert [complaint.startswith("rows, verify: ") for complaint in verdict.complaints] == [True] * 4
-    assert len(verdict.verdicts) == 5
+        tally.verified("rows", report)
+    assert [complaint.startswith("rows, verify: ") for complaint in tally.complaints] == [True] * 4
+    assert len(tally.verdicts) == 5
 
 
 def test_an_open_transaction_and_a_state_row_in_doubt_are_seen() -> None:
-    verdict = Verdict()
-    verdict.at_rest({PARTITION: Ends(7, 7)}, {"rows": "done"})
-    assert verdict.complaints == []
-    verdict.at_rest({PARTITION: Ends(7, 9)}, {"rows": "decided"})
-    assert len(verdict.complaints) == 2
+    tally = Tally()
+    tally.at_rest({PARTITION: Ends(7, 7)}, {"rows": "done"})
+    assert tally.complaints == []
+    tally.at_rest({PARTITION: Ends(7, 9)}, {"rows": "decided"})
+    assert len(tally.complaints) == 2
 
 
 class SlowStart:
@@ -104,7 +103,7 @@ def test_a_run_without_a_fault_fails(monkeypatch: pytest.MonkeyPatch, capsys: py
     """On a busy machine even the time for a first fault may be over when the jobs have started."""
     monkeypatch.setattr(command, "World", SlowStart)
     monkeypatch.setattr(command, "FIRST_FAULT_S", 0.0)
-    assert main(["--seed=1", "--broker=both", "--minutes=0.01"]) == 1
+    assert command.main(["--seed=1", "--broker=both", "--minutes=0.01"]) == 1
     told = capsys.readouterr().out
     for broker in ("kafka", "reference"):
         assert f"WRONG {broker}: no fault was made, because the time was up when all jobs had started" in told
@@ -187,9 +186,9 @@ def test_every_output_of_the_sink_is_compared() -> None:
 def test_a_row_on_the_wrong_output_one_lost_and_one_twice_are_seen_on_each(output: str) -> None:
     wanted = expected([SOLD, replace(SOLD, id=5, item=8), BAD, replace(BAD, id=6)])
     found = {**wanted, output: [wanted[output][0], wanted[output][0], *wanted[output][2:], ("stranger",)]}
-    verdict = Verdict()
-    verdict.compared("outputs", {name: multiset_difference(found[name], wanted[name]) for name in wanted})
-    assert (verdict.lost, verdict.twice) == (1, 1)
-    (complaint,) = verdict.complaints
+    tally = Tally()
+    tally.compared("outputs", {name: multiset_difference(found[name], wanted[name]) for name in wanted})
+    assert (tally.lost, tally.twice) == (1, 1)
+    (complaint,) = tally.complaints
     assert complaint.startswith(f"outputs, {output}: ")
     assert "stranger" in complaint

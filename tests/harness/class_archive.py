@@ -8,8 +8,8 @@ it does not fit ignores it.
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,17 +31,16 @@ if TYPE_CHECKING:
 _DUMP_DEADLINE_S = 600
 
 
-def make_kafka_archive() -> Path:
-    """Run a broker once and keep what it loads; return the archive's path. Nothing happens if it is there."""
+def make_kafka_archive() -> None:
+    """Run a broker once and keep what it loads. Nothing happens if the archive is there."""
     archive = class_archive(find_libs(), find_java_home())
     if not archive.exists():
         with _written(archive) as option, KafkaBroker(jvm_options=(*QUICK_START_JVM, option)) as broker:
             broker.create_topic("classes")
-    return archive
 
 
-def make_spark_archive() -> Path:
-    """Run a small stream in Spark once and keep what that loads; return the archive's path. Nothing if it is there."""
+def make_spark_archive() -> None:
+    """Run a small stream in Spark once and keep what that loads. Nothing happens if the archive is there."""
     archive = sparks.class_archive()
     if not archive.exists():
         with _written(archive) as option, tempfile.TemporaryDirectory() as directory:
@@ -49,7 +48,6 @@ def make_spark_archive() -> Path:
             session = sparks.start_spark(Path(directory), settings=options)
             _run_stream(session, Path(directory))
             _end(session)
-    return archive
 
 
 def _run_stream(spark: SparkSession, directory: Path) -> None:
@@ -92,7 +90,4 @@ def _written(archive: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    _MAKERS = {"kafka": make_kafka_archive, "spark": make_spark_archive}
-    _parser = argparse.ArgumentParser(description="Make an archive of classes.")
-    _parser.add_argument("program", choices=sorted(_MAKERS))
-    print(_MAKERS[_parser.parse_args().program]())
+    {"kafka": make_kafka_archive, "spark": make_spark_archive}[sys.argv[1]]()

@@ -28,12 +28,12 @@ from testcontainers.core.network import Network
 
 from spark_2pc_sink.testing import CapabilityError, ServerError, TcpProxy, free_port, wait_until
 from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM
-from spark_2pc_sink.testing.local_broker import TWO_PHASE_COMMIT, create_topic, has_leaders
+from spark_2pc_sink.testing.local_broker import TWO_PHASE_COMMIT, has_leaders
 from spark_2pc_sink.testing.processes import Lifetime
 from spark_2pc_sink.testing.wait import poll_until
 from tests.harness.kafka_cluster import TRANSACTION_STATE, lagging_partitions, metadata_of
 from tests.harness.kafka_tools import set_transaction_version
-from tests.harness.providers import DatabasesByUrl, GivenBroker
+from tests.harness.providers import DatabasesByUrl, GivenBroker, TopicsByAddress
 from tests.harness.sql import run_sql
 
 #: A start takes two to five seconds, of a cluster ten; this is for a machine that is busy with something else.
@@ -225,7 +225,7 @@ _PATIENT = {
 _PLAINTEXT, _CONTROLLER, _INTERNAL, _PROXIED = 9092, 9093, 9094, 9095
 
 
-class ContainerBroker(ContainerServer):
+class ContainerBroker(ContainerServer, TopicsByAddress):
     """One Kafka node, broker and controller.
 
     Args:
@@ -249,6 +249,7 @@ class ContainerBroker(ContainerServer):
         self.two_phase_commit = two_phase_commit
         self.node_id = node_id
         self.port, self._proxied_port, self._proxy_port = (free_port() for _ in range(3))
+        self.bootstrap = f"127.0.0.1:{self.port}"
         # A single node must find itself also when it is off its network, where its name is nobody's.
         self_name = voters[node_id - 1] if voters else "localhost"
         numbered = enumerate(voters or (self_name,), start=1 if voters else node_id)
@@ -278,10 +279,6 @@ class ContainerBroker(ContainerServer):
             alias=self_name if voters else "kafka",
         )
 
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
     def start(self) -> None:
         """Start it and wait until it serves; after the first start it also gets its transaction.version."""
         first = not self._created
@@ -293,13 +290,6 @@ class ContainerBroker(ContainerServer):
     def proxy(self) -> TcpProxy:
         """A proxy in front of it, not yet started; a client that bootstraps from it never gets round it."""
         return TcpProxy(target_port=self._proxied_port, port=self._proxy_port)
-
-    def create_topic(
-        self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
-    ) -> str:
-        """Create a topic, wait until its partitions have leaders, and return its name."""
-        create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
-        return name
 
     def _serves(self) -> bool:
         try:

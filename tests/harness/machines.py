@@ -78,11 +78,8 @@ class MemoryGroup(AbstractContextManager["MemoryGroup"]):
                 return
         raise ServerError(f"the kernel takes no limit of {limit} bytes for {self._folder}")
 
-    def close(self) -> None:
-        wait_until(self._removed, what=f"the end of the processes in {self._folder}")
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        wait_until(self._removed, what=f"the end of the processes in {self._folder}")
 
     @property
     def _limit(self) -> Path:
@@ -150,13 +147,10 @@ class SmallDisk(AbstractContextManager["SmallDisk"]):
         if done.returncode != 0:
             raise ServerError(f"{self.path} cannot be made {size_bytes} bytes large: {done.stderr.strip()}")
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.path.is_mount():
             _run(["umount", "--lazy", str(self.path)]).check_returncode()
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _mount(path: Path, size_bytes: int) -> str:

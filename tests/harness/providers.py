@@ -167,19 +167,25 @@ class _Unmanaged:
         """Leave it as it is."""
 
 
-@dataclass(frozen=True)
-class GivenBroker(_Unmanaged):
-    """A broker that somebody else runs; what it can do is as the command line says."""
+class TopicsByAddress:
+    """A broker that is reached by its address alone."""
 
     bootstrap: str
-    transaction_version: int
-    two_phase_commit: bool
 
     def create_topic(
         self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
         create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
         return name
+
+
+@dataclass(frozen=True)
+class GivenBroker(_Unmanaged, TopicsByAddress):
+    """A broker that somebody else runs; what it can do is as the command line says."""
+
+    bootstrap: str
+    transaction_version: int
+    two_phase_commit: bool
 
 
 class DatabasesByUrl:

@@ -176,7 +176,7 @@ def _command_line(options: dict[str, Any], root: Path) -> None:
 
 
 def _watch(options: dict[str, Any], root: Path) -> None:
-    watched = Watched(kafka=options["kafka"], database=options["database"], timeout_s=20, tables={})
+    watched = Watched(connections={name: options[name] for name in ("kafka", "database")}, timeout_s=20)
     registry = CollectorRegistry()
     registry.register(SinkCollector(watched))
     (root / "metrics.txt").write_bytes(generate_latest(registry))

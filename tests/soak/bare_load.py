@@ -95,13 +95,8 @@ class BareLoad:
         self.gate.after_batch()
 
 
-def main(arguments: list[str]) -> int:
-    logging.basicConfig(level=logging.ERROR)
-    load = BareLoad(json.loads(Path(arguments[0]).read_text())["sink"])
-    threading.Thread(target=load.run).start()
-    serve(load.gate, load.sample, load.stop)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    logging.basicConfig(level=logging.ERROR)
+    _load = BareLoad(json.loads(Path(sys.argv[1]).read_text())["sink"])
+    threading.Thread(target=_load.run).start()
+    serve(_load.gate, _load.sample, _load.stop)

@@ -101,13 +101,8 @@ class SparkLoad:
         return sum(int(pair._1()) - int(pair._2()) for pair in pairs)
 
 
-def main(arguments: list[str]) -> int:
-    logging.basicConfig(level=logging.ERROR)
-    path = Path(arguments[0])
-    load = SparkLoad(json.loads(path.read_text())["sink"], path.parent)
-    serve(load.gate, load.sample, load.stop)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    logging.basicConfig(level=logging.ERROR)
+    _config = Path(sys.argv[1])
+    _load = SparkLoad(json.loads(_config.read_text())["sink"], _config.parent)
+    serve(_load.gate, _load.sample, _load.stop)

@@ -32,6 +32,7 @@ from pyspark.sql import types as t
 from sqlalchemy import make_url
 
 from jdbc_state import SchemaReport
+from jdbc_state.database_kind import check_kind, kind_by_version
 from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
 from spark_2pc_sink.cli import transactions as transactions_command
 from spark_2pc_sink.cli import verify as verify_command

@@ -9,7 +9,7 @@ from typing import Final
 from spark_2pc_sink.choices import NO_FACTS, PLACEHOLDERS, TABLE, Act, Choice, Entry, HaltCause, Problem, Symptom
 from spark_2pc_sink.choices.halts import HALTS
 from spark_2pc_sink.choices.symptoms import SYMPTOMS
-from tools.reference_pages.markdown import code, table
+from tools.reference_pages.markdown import code, table, with_part
 
 _COLUMNS: Final = 125
 
@@ -20,9 +20,9 @@ def with_sections(page: str) -> str:
         ("the error says", "section"),
         ((_quoted(entry), f"[{problem.value}](#{problem.value})") for problem, entry in TABLE.items() if entry.says),
     )
-    page = _with(page, "errors", said)
-    page = _with(page, "symptoms", "\n\n".join(_section(problem, entry) for problem, entry in SYMPTOMS.items()))
-    return _with(page, "halts", "\n\n".join(_section(problem, entry) for problem, entry in HALTS.items()))
+    page = with_part(page, "errors", said)
+    page = with_part(page, "symptoms", "\n\n".join(_section(problem, entry) for problem, entry in SYMPTOMS.items()))
+    return with_part(page, "halts", "\n\n".join(_section(problem, entry) for problem, entry in HALTS.items()))
 
 
 def with_causes(page: str) -> str:
@@ -37,24 +37,14 @@ def with_causes(page: str) -> str:
         for problem, entry in TABLE.items()
         if entry.says
     )
-    page = _with(
+    page = with_part(
         page, "causes", table(("it says", "`cause`", "what it means", "what settles it, the safest first"), rows)
     )
-    return _with(page, "job only", _filled(f"Only the job can detect {_names()}: `status` does not show them."))
+    return with_part(page, "job only", _filled(f"Only the job can detect {_names()}: `status` does not show them."))
 
 
 def _names() -> str:
     return ", ".join(code(problem.value) for problem, entry in TABLE.items() if entry.job_only)
-
-
-def _with(page: str, name: str, made: str) -> str:
-    """The page with a text between the marks of this name."""
-    before, begin, rest = page.partition(f"<!-- {name}: made by tools.reference_pages -->\n")
-    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
-    if not (begin and end):
-        message = f"the page has no marks of {name!r}"
-        raise ValueError(message)
-    return f"{before}{begin}{made}\n{end}{after}"
 
 
 def _quoted(entry: Entry) -> str:

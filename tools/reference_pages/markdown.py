@@ -1,4 +1,4 @@
-"""Markdown of the pages: tables, and the texts of docstrings."""
+"""Markdown of the pages: tables, the texts of docstrings, and parts of a page."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def text_of(documented: object) -> str:
 
 def attributes_of(documented: object) -> dict[str, str]:
     """What a docstring says of each attribute."""
-    section = (inspect.getdoc(documented) or "").partition("Attributes:\n")[2] or (
-        inspect.getdoc(documented) or ""
-    ).partition("Args:\n")[2].partition("\n\n")[0]
+    text = inspect.getdoc(documented) or ""
+    section = text.partition("Attributes:\n")[2] or text.partition("Args:\n")[2].partition("\n\n")[0]
     return {name: plain(about) for names, about in _ATTRIBUTE.findall(section) for name in re.split(", ?", names)}
 
 
@@ -38,6 +37,16 @@ def plain(text: str) -> str:
     """A docstring's code in single backticks, each paragraph on one line."""
     text = re.sub(r":\w+:`", "`", text).replace("``", "`")
     return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
+
+
+def with_part(page: str, name: str, made: str) -> str:
+    """The page with a text between the marks of this name."""
+    before, begin, rest = page.partition(f"<!-- {name}: made by tools.reference_pages -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    if not (begin and end):
+        message = f"the page has no marks of {name!r}"
+        raise ValueError(message)
+    return f"{before}{begin}{made}\n{end}{after}"
 
 
 def _cell(text: str) -> str:

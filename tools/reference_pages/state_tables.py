@@ -13,12 +13,11 @@ from jdbc_state.actions import ACTIONS, ActionLine
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES, TRANSITIONS
 from jdbc_state.schema import ACTIONS_PRIVILEGES, HISTORY_PRIVILEGES, STATE_PRIVILEGES, VERSION, StateTables
-from tools.reference_pages.markdown import attributes_of, code, plain, table
+from tools.reference_pages.markdown import attributes_of, code, plain, table, with_part
 
 #: Of the picture of the moves: the longest status, and where an arrow ends.
 _STATUS_COLUMNS: Final = 8
 _ARROW_COLUMNS: Final = 56
-_MARKS: Final = ("<!-- moves -->\n", "<!-- end of moves -->\n")
 _PAGE: Final = """\
 # State tables
 
@@ -65,7 +64,7 @@ Only the store of a [service](../service.md) has this table. A driver needs {sta
 def state_tables_page() -> str:
     """The page as Markdown."""
     tables = StateTables(StoreSettings())
-    line = {**attributes_of(ActionLine), **{f"{name}": about for name, about in attributes_of(Actor).items()}}
+    line = {**attributes_of(ActionLine), **attributes_of(Actor)}
     records = {"transactional_id": "the id of the decision", **attributes_of(KeptRecords)}
     row = attributes_of(StateRow)
     return _PAGE.format(
@@ -106,10 +105,8 @@ def moves_picture() -> str:
 
 
 def with_picture(page: str) -> str:
-    """A page with the picture between its marks as the moves are now."""
-    before, begin, rest = page.partition(_MARKS[0])
-    _, end, after = rest.partition(_MARKS[1])
-    return f"{before}{begin}```\n{moves_picture()}```\n{end}{after}"
+    """docs/how-it-works.md with the picture of the moves."""
+    return with_part(page, "moves", f"```\n{moves_picture()}```")
 
 
 def _columns(of: Table, about: Mapping[str, str], leave_out: Mapping[str, Any] | None = None) -> str:

@@ -194,7 +194,7 @@ def _asked_id() -> str:
 
 def _sides(watched: Watched) -> dict[str, str]:
     """The addresses of both sides, without credentials."""
-    url = make_url(watched.database)
+    url = make_url(watched.connections["database"])
     place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}"
     return {
         "kafka": ", ".join(watched.options().kafka.bootstrap_servers),

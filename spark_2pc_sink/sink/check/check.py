@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 # --- PostgreSQL: read-only queries ----------------------------------------------------------------------------------
 
 _SERVER = text(
-    "SELECT current_setting('server_version') AS version, "
-    "CAST(current_setting('server_version_num') AS integer) AS version_number, current_user AS role, "
+    "SELECT current_setting('server_version') AS version, current_user AS role, "
     "pg_catalog.pg_is_in_recovery() AS standby, current_setting('transaction_read_only') = 'on' AS read_only, "
     "current_setting('fsync') = 'on' AS fsync, has_schema_privilege(current_user, oid, 'CREATE') AS may_make_state "
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
@@ -53,7 +52,6 @@ class DatabaseFacts:
 
     Attributes:
         problem: why it could not be queried, in which case all else is unknown; '' if it could.
-        version_number: PostgreSQL's numeric version: 180001 is 18.1.
         read_only: whether this role's transactions are read-only by default.
         fsync: whether commits are flushed to disk.
         may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
@@ -65,7 +63,6 @@ class DatabaseFacts:
     remedy: str = "correct the URL, or start the server"
     version: str = ""
     kind: DatabaseKind = PLAIN
-    version_number: int = 0
     role: str = ""
     standby: bool = False
     read_only: bool = False
@@ -117,8 +114,6 @@ def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
 
 # --- PostgreSQL: findings -------------------------------------------------------------------------------------------
 
-_VERSION_MIN: Final = 14
-
 
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
     """Findings about the database."""
@@ -147,8 +142,6 @@ def _server(database: DatabaseFacts) -> Finding:
     if database.read_only:
         remedy = "reset default_transaction_read_only of the role, the database or the server (is its disk full?)"
         return Finding("database", "problem", f"{text}; its transactions are read-only", remedy)
-    if database.version_number < _VERSION_MIN * 10_000:
-        return Finding("database", "problem", f"{text}; the sink needs {_VERSION_MIN} or later", "upgrade the server")
     return Finding("database", "ok", text)
 
 

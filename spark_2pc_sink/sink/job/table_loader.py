@@ -18,12 +18,13 @@ from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import check_taken, true_sql
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction, utf8_connection
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, encoded_sql, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
 from spark_2pc_sink.sink.rows.text_guards import guarded_sql
+from spark_2pc_sink.sink.rows.type_mapping import in_arrow
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class TableLoader:
         # For one select: to analyze a second would take milliseconds of a small batch. What is repeated in one is
         # evaluated once (spark.sql.subexpressionElimination.enabled).
         self._columns = [
-            f"{encoded_sql(sql if sql == name else f'({sql})', field.dataType, column.target)} AS {name}"
+            f"{in_arrow(sql if sql == name else f'({sql})', field.dataType, column.target)[0]} AS {name}"
             for column, sql, field in zip(plan.copied, made_of.values(), fields, strict=True)
             for name in [quoted(column.name)]
         ]

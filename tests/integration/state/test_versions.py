@@ -279,6 +279,7 @@ def store_of(database: str, **changes: str) -> Iterator[SqlStateStore]:
         ("PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu", (), "YugabyteDB", "COPY"),
         (_REDSHIFT, (), "Amazon Redshift", "ON CONFLICT"),
         ("SomeDB 1.0, compatible with PostgreSQL 18", (), "SomeDB", "version()"),
+        ("PostgreSQL 13.22 on x86_64-pc-linux-gnu", (), "PostgreSQL 13", "a time limit of pg_terminate_backend"),
         ("PostgreSQL 16", _OF_DSQL, "Aurora DSQL", "temporary tables"),
         (_OF_17, _WITHOUT_END, "not PostgreSQL", "pg_terminate_backend"),
     ],

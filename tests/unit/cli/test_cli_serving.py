@@ -34,8 +34,9 @@ def test_the_exporter_watches_what_the_command_line_names(served: list[tuple[Any
     ((watched, access, host, port),) = served
     assert (access.token, {"0.0.0.0", socket.gethostname().lower()} <= access.names) == (None, True)  # noqa: S104
     assert (code, host, port) == (exits.EXIT_SETTLED, "0.0.0.0", 9940)  # noqa: S104 - what was said
-    assert (watched.database, watched.timeout_s) == ("postgresql://ops@db/shop", 5)
-    assert (watched.kafka["bootstrap.servers"], watched.tables["state_schema"]) == ("broker:9092", "sinks")
+    given = watched.connections
+    assert (given["database"], watched.timeout_s) == ("postgresql://ops@db/shop", 5)
+    assert (given["kafka"]["bootstrap.servers"], given["state_schema"]) == ("broker:9092", "sinks")
 
 
 def test_elsewhere_a_token_is_made_and_printed_once(

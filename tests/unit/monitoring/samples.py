@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -17,10 +17,10 @@ from jdbc_state import ActionLine, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.sessions import DriverSession, Liveness
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.metrics_server import MetricsAccess
+from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import http_server, make_app
-from spark_2pc_sink.monitoring.exporter import metrics_server
+from spark_2pc_sink.monitoring.exporter import SinkCollector
 from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
@@ -126,17 +126,19 @@ EVERYTHING = StatusReport(
 class Shown(Watched):
     """Both sides as a test wants them; what was recovered is kept in ``recovered``."""
 
-    kafka: Any = field(
+    connections: Mapping[str, Any] = field(
         repr=False,
         default_factory=lambda: {
-            "bootstrap.servers": "broker:9092",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "ops",
-            "sasl.password": SASL_SECRET,
+            "kafka": {
+                "bootstrap.servers": "broker:9092",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "ops",
+                "sasl.password": SASL_SECRET,
+            },
+            "database": f"postgresql://ops:{SECRET}@db.internal:5433/shop",
         },
     )
-    database: str = field(default=f"postgresql://ops:{SECRET}@db.internal:5433/shop", repr=False)
     timeout_s: int = 8
     found: StatusReport = EVERYTHING
     history: tuple[HistoryLine, ...] = ()
@@ -192,7 +194,8 @@ def figures(access: MetricsAccess, watched: Shown | None = None) -> Iterator[int
     loop = asyncio.new_event_loop()
     running = threading.Thread(target=loop.run_forever)
     running.start()
-    server = metrics_server(watched or Shown(found=StatusReport(sinks=(sink(),))), access)
+    collector = SinkCollector(watched or Shown(found=StatusReport(sinks=(sink(),))))
+    server = MetricsServer(collector, access, in_thread=True)
     try:
         yield asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(DEADLINE_S)[1]
     finally:

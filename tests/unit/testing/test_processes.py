@@ -141,21 +141,14 @@ def test_a_port_is_given_once_in_all_processes() -> None:
     assert len({*theirs, *ours}) == 2 * count
 
 
-@pytest.fixture
-def one_block(monkeypatch: pytest.MonkeyPatch) -> ports._Ports:
-    """Draws from one block, of which nobody else draws."""
-    monkeypatch.setattr(ports, "_BLOCKS", 1)
-    monkeypatch.setattr(ports, "_LEASE", f"\0spark-2pc-test-{os.getpid()}-{{}}")
-    return ports._Ports()
-
-
-def test_a_port_on_which_somebody_listens_is_passed_over(
-    one_block: ports._Ports, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_on_which_somebody_listens_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn from one block, of which nobody else draws."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
-        monkeypatch.setattr(ports, "PORT_MIN", taken)
-        assert taken < one_block.draw() < taken + BLOCK_PORTS
+        block = {"PORT_MIN": taken, "_BLOCKS": 1, "_LEASE": f"\0spark-2pc-test-{os.getpid()}-{{}}", "_own": {}}
+        for name, value in block.items():
+            monkeypatch.setattr(ports, name, value)
+        assert taken < free_port() < taken + BLOCK_PORTS
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_2pc_sink import metrics_server as served
-from spark_2pc_sink.metrics_server import MetricsAccess
+from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
-from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics, metrics_server
+from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.service import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
@@ -84,7 +84,7 @@ def test_a_transaction_is_late_after_the_longest_timeout_and_five_minutes(beyond
 async def test_the_page_is_what_prometheus_reads() -> None:
     logs = [partition((7, START_MS), topic='a"b'), partition((7, START_MS), (8, START_MS))]
     state = Driver.of(metadata(StateId.ONGOING, start_ms=START_MS - 1500)).state
-    server = metrics_server(metrics(*logs, state=state), MetricsAccess())
+    server = MetricsServer(metrics(*logs, state=state), MetricsAccess())
     host, port = await server.start("127.0.0.1", 0)
     with await asyncio.to_thread(urlopen, f"http://{host}:{port}/metrics", timeout=10) as page:
         assert page.headers["Content-Type"].startswith("text/plain; version=")
@@ -117,7 +117,7 @@ async def test_the_page_is_what_prometheus_reads() -> None:
 async def test_who_sends_nothing_or_is_one_too_many_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "_CONNECTIONS_MAX", 2)
     monkeypatch.setattr(served, "_CLIENT_DEADLINE_S", 0.5)
-    server = metrics_server(metrics(), MetricsAccess())
+    server = MetricsServer(metrics(), MetricsAccess())
     address = await server.start("127.0.0.1", 0)
     silent = [await asyncio.open_connection(*address) for _ in range(3)]
     # The third first, then those whose time is over.

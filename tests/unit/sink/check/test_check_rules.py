@@ -44,7 +44,7 @@ KAFKA = KafkaFacts(
     trial=Trial(),
     log=replace(TOPIC, name="__transaction_state"),
 )
-DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job")
+DATABASE = DatabaseFacts(version="18.1", role="job")
 
 
 def options(**given: Any) -> SinkOptions:

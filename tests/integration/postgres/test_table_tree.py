@@ -330,7 +330,7 @@ def test_a_row_against_a_policy_is_refused_by_name(database: str) -> None:
 
 
 VERSIONS = {"id": LONG, "version": LONG, "note": t.StringType()}
-IGNORE = {"mode": "insert_ignore"}
+IGNORE: dict[str, Any] = {"mode": "insert_ignore"}
 NEWER = {"upsert_where": "orders.version < EXCLUDED.version  -- the table's own name"}
 
 

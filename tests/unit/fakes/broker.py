@@ -309,10 +309,10 @@ class FakeClient:
         """What the broker is set to is known."""
 
     def describe(self) -> TransactionDescription:
-        found = self.ask(
-            "describe", self.broker.describe, lambda reply: reply if isinstance(reply, Code) else Code.NONE
-        )
-        return self.description_of(found)
+        def code_of(found: TransactionMetadata | Code) -> int:
+            return found if isinstance(found, Code) else Code.NONE
+
+        return self.description_of(self.ask("describe", self.broker.describe, code_of))
 
     @staticmethod
     def description_of(found: TransactionMetadata | Code) -> TransactionDescription:

@@ -28,8 +28,8 @@ BATCHES = st.builds(
     st.builds(TopicPartition, st.text(max_size=60), st.integers(0, 2**31 - 1)),
     st.binary(min_size=1, max_size=50),
     st.integers(1, 2**32 - 1),
-    st.integers(0, 2**128 - 1),
     st.none() | st.text(max_size=81),
+    digest=st.integers(0, 2**128 - 1),
 )
 HELLO = Frame(FrameKind.HELLO, memoryview(HELLO_BYTES.pack(1, 2))).header(0) + HELLO_BYTES.pack(1, 2)
 

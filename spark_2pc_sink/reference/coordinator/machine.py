@@ -155,8 +155,7 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
         return Settled(apply(state, plan), plan.reply, plan.effects)
     code, before = append_error(append_code), plan.reserved
     reply = None if plan.reply is None else plan.reply.failed(code)
-    if before is None:
-        return Settled(state, reply, ())
+    assert before is not None, "only a record can fail to be appended, and a plan with one has a reservation"
     # The pending change is cleared, and the taken producer ids stay unused. The record that closes a transaction must
     # always be written, so it is retried.
     closing = before.marking is Marking.DONE

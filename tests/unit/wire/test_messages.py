@@ -121,6 +121,10 @@ def test_a_request_as_a_broker_sees_it(asked: RequestTemplate, fields: dict[str,
         assert {name: seen[name] for name in fields} == fields
 
 
+def test_a_login_names_its_mechanism() -> None:
+    assert as_broker_sees_it(messages.sasl_handshake_request("PLAIN").build(1))["mechanism"] == "PLAIN"
+
+
 @pytest.mark.parametrize("two_phase", [True, False])
 @pytest.mark.parametrize("keep", [True, False])
 def test_init_producer_id_carries_both_flags_or_is_refused(two_phase: bool, keep: bool) -> None:

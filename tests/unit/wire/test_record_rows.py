@@ -48,6 +48,7 @@ from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
+    encode_listed_batches,
 )
 from spark_2pc_sink.wire.row_bytes import (
     chosen_rows,
@@ -60,7 +61,7 @@ from spark_2pc_sink.wire.row_bytes import (
 )
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
-from tests.unit.wire.test_messages import ORDERS_0
+from tests.unit.wire.test_messages import ORDERS_0, ORDERS_3
 
 #: Bytes by which a record may be smaller than it is taken for: an offset delta has 1 to 5, and with the longest of them
 #: a record's length may take one more.
@@ -256,6 +257,16 @@ def test_what_is_cut_is_full_and_not_too_large(contents: list[bytes], bytes_max:
     assert all(size <= bytes_max or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
     nexts = [len(part[0]) + RECORD_BYTES for part in parts[1:]]
     assert all(size + following > bytes_max for size, following in zip(sizes, nexts, strict=False))
+
+
+def test_batches_are_cut_within_each_partition() -> None:
+    """Each partition has batches of its own, in its order, of which none is too large for several records."""
+    contents = {ORDERS_0: [bytes(30), b"b", b"c"], ORDERS_3: [b"d"]}
+    found = encode_listed_batches(contents, bytes_max=30, timestamp_ms=7, compression="none", level=None)
+    parts = [(ORDERS_0, contents[ORDERS_0][:1]), (ORDERS_0, [b"b", b"c"]), (ORDERS_3, [b"d"])]
+    assert list(found) == [
+        encode_listed_batch(partition, part, timestamp_ms=7, compression="none") for partition, part in parts
+    ]
 
 
 @given(keys=st.lists(st.binary(max_size=40), min_size=1), partitions=st.integers(1, 1_000))

@@ -16,7 +16,7 @@ starts only when the first test requests one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -81,4 +81,5 @@ def pytest_load_initial_conftests() -> Generator[None, Any, Any]:
 
 
 # For these, pytest sets its own filters again.
-pytest_collection = pytest_runtest_protocol = pytest_load_initial_conftests
+pytest_collection: Callable[[], Generator[None, Any, Any]] = pytest_load_initial_conftests
+pytest_runtest_protocol: Callable[[], Generator[None, Any, Any]] = pytest_load_initial_conftests

@@ -9,8 +9,7 @@ import json
 import tempfile
 
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.testing import PostgresServer, ReferenceCoordinator, read_topic

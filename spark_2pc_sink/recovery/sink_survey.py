@@ -7,8 +7,7 @@ answer) is abandoned at the time-out, and the other side's answer is still shown
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitedTooLongError
+from concurrent.futures import Future, TimeoutError as WaitedTooLongError
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import replace

@@ -33,8 +33,7 @@ from spark_2pc_sink.verification.values import ValueReader, unchanged
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-    from psycopg2.extensions import connection as DriverConnection
-    from psycopg2.extensions import cursor as Cursor
+    from psycopg2.extensions import connection as DriverConnection, cursor as Cursor
 
     from spark_2pc_sink.verification.evidence import Evidence
 

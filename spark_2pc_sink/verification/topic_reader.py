@@ -29,9 +29,16 @@ from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
 from spark_2pc_sink.verification.history import Headers, Ranges, TopicLogs
 
 with extra("verify"):
-    from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection, libversion
-    from confluent_kafka import KafkaError as LibraryError
-    from confluent_kafka import TopicPartition as LibraryPartition
+    from confluent_kafka import (
+        Consumer,
+        IsolationLevel,
+        KafkaError as LibraryError,
+        KafkaException,
+        Message,
+        TopicCollection,
+        TopicPartition as LibraryPartition,
+        libversion,
+    )
     from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 _log = logging.getLogger(__name__)

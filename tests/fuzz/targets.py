@@ -32,8 +32,7 @@ from spark_2pc_sink.reference.storage.batches import decode_records, inspect, re
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
-from spark_2pc_sink.sink.stream import attempt_input
-from spark_2pc_sink.sink.stream import task_stream as stream
+from spark_2pc_sink.sink.stream import attempt_input, task_stream as stream
 from spark_2pc_sink.wire.batch_format import CRC_END, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from spark_2pc_sink.wire.batch_reader import decode_record_batches, decompress
 from spark_2pc_sink.wire.record_batch import Compression

@@ -26,16 +26,14 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry import SchemaRegistryError as LibraryError
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError as LibraryError
 from pyspark.sql import types as t
 from sqlalchemy import make_url
 
 from jdbc_state import SchemaReport
 from jdbc_state.database_kind import check_kind, kind_by_version
 from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
-from spark_2pc_sink.cli import transactions as transactions_command
-from spark_2pc_sink.cli import verify as verify_command
+from spark_2pc_sink.cli import transactions as transactions_command, verify as verify_command
 from spark_2pc_sink.cli.serving import host_and_port
 from spark_2pc_sink.cli.sinks import status_text
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, HaltCause
@@ -61,8 +59,7 @@ from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, TopicRight, Trial
 from spark_2pc_sink.sink.job.classic_query import check_query
 from spark_2pc_sink.sink.job.executors import ExecutorAnswer
-from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, VALUE
-from spark_2pc_sink.sink.records.record_columns import TOPIC as TOPIC_COLUMN
+from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, TOPIC as TOPIC_COLUMN, VALUE
 from spark_2pc_sink.sink.records.record_expressions import check_taken, choose_expressions
 from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
@@ -75,16 +72,19 @@ from spark_2pc_sink.transactions import (
     TransactionDetails,
     TransactionListing,
 )
-from tests.unit.cli.test_cli_transactions import DIFFERENT, FakeTool
-from tests.unit.cli.test_cli_transactions import SIDES as VERIFIED
+from tests.unit.cli.test_cli_transactions import DIFFERENT, SIDES as VERIFIED, FakeTool
 from tests.unit.cli.test_status import forty
-from tests.unit.monitoring.samples import halted, in_doubt, owed, row
-from tests.unit.monitoring.samples import sink as a_sink
+from tests.unit.monitoring.samples import halted, in_doubt, owed, row, sink as a_sink
 from tests.unit.options.test_sink_options import REQUIRED, sink
 from tests.unit.recovery.test_report import DECIDED, FINE
-from tests.unit.serialisation.test_binding import KEY as OF_KEY
-from tests.unit.serialisation.test_binding import VALUE as OF_VALUE
-from tests.unit.serialisation.test_binding import given_order, record, registry, struct
+from tests.unit.serialisation.test_binding import (
+    KEY as OF_KEY,
+    VALUE as OF_VALUE,
+    given_order,
+    record,
+    registry,
+    struct,
+)
 from tests.unit.serialisation.test_encoders import column as arrow_column
 from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_database, of_kafka, options
 from tests.unit.sink.job.test_executors import answer, faults

@@ -8,8 +8,7 @@ the progress of markers (so every partition of a decided transaction gets its ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 

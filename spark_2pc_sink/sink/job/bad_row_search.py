@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import psycopg2
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import Window, functions as F
 
 from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import Window, functions as F
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError

@@ -19,10 +19,8 @@ import psycopg2.errors
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from hypothesis import given, settings, strategies as st
+from pyspark.sql import SparkSession, types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.options.names import quote_identifier

@@ -22,10 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from hypothesis import HealthCheck, given, settings, strategies as st
+from pyspark.sql import SparkSession, types as t
 from sqlalchemy.exc import DBAPIError
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError, UnstorableValueError

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming import DataStreamWriter
 
 from spark_2pc_sink import DualWriteSink

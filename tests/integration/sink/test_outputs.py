@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, HaltCause

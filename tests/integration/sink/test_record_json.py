@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.recipe.steps import Step

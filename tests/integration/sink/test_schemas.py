@@ -15,8 +15,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession, types as t
 
 from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, UnstorableValueError
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from spark_2pc_sink import recover
 from spark_2pc_sink.errors import ConfigurationError, UnstorableValueError

@@ -11,8 +11,7 @@ import pytest
 
 from jdbc_state import SchemaReport
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import check, exits, main, state
-from spark_2pc_sink.cli import runbook as runbook_module
+from spark_2pc_sink.cli import check, exits, main, runbook as runbook_module, state
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.options import Records, RecoveryOptions, Rows, SinkOptions
 from spark_2pc_sink.runbook.picture import Picture

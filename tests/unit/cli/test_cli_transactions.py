@@ -11,8 +11,7 @@ import pytest
 
 from jdbc_state import StateRow
 from spark_2pc_sink import VerifyReport, cli
-from spark_2pc_sink.cli import transactions
-from spark_2pc_sink.cli import verify as command
+from spark_2pc_sink.cli import transactions, verify as command
 from spark_2pc_sink.transactions import TerminatedTransaction, TransactionDetails, TransactionListing
 from spark_2pc_sink.transactions.remedies import KnownSinks
 from spark_2pc_sink.verification.report import BatchResult, Difference, NotChecked, OpenTable, OpenTransactionRows

@@ -16,8 +16,7 @@ from jsonschema import ValidationError
 
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import __main__ as program
-from spark_2pc_sink.cli import coordinator, exits, sinks
+from spark_2pc_sink.cli import __main__ as program, coordinator, exits, sinks
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause

@@ -13,8 +13,7 @@ from types import ModuleType
 from typing import Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import jdbc_state
 import spark_2pc_sink

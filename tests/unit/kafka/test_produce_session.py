@@ -27,8 +27,7 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka import produce_session as produce_session_module
-from spark_2pc_sink.kafka import record_encoder
+from spark_2pc_sink.kafka import produce_session as produce_session_module, record_encoder
 from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, LocalProtocolError, UnknownTopicError

@@ -10,8 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from psycopg2.extensions import parse_dsn
 from sqlalchemy import make_url
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2

@@ -9,10 +9,8 @@ from unittest import mock
 import pytest
 
 from jdbc_state import Decision, StateStore
-from spark_2pc_sink import cli
-from spark_2pc_sink import history as from_outside
-from spark_2pc_sink.cli import exits
-from spark_2pc_sink.cli import history as command
+from spark_2pc_sink import cli, history as from_outside
+from spark_2pc_sink.cli import exits, history as command
 from spark_2pc_sink.recovery import history as module
 from spark_2pc_sink.recovery.history import BatchEntry, HistoryReport, history, utc
 from tests.harness.json_contract import read_output

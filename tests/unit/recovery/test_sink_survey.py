@@ -23,8 +23,7 @@ from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import changed
 from tests.unit.kafka.support import kafka_for
-from tests.unit.recovery.test_report import LIVES
-from tests.unit.recovery.test_report import ROW as BATCH_7
+from tests.unit.recovery.test_report import LIVES, ROW as BATCH_7
 
 ROW = replace(
     BATCH_7,

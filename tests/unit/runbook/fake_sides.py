@@ -16,8 +16,7 @@ from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.sides import BothSides, Compared
 from spark_2pc_sink.transactions import HangingTransaction
-from tests.unit.recovery.test_report import LOOK, SESSION
-from tests.unit.recovery.test_report import ROW as DECIDED_ROW
+from tests.unit.recovery.test_report import LOOK, ROW as DECIDED_ROW, SESSION
 
 COMMAND = "spark-2pc recover --transactional-id orders"
 SINK = "--transactional-id orders"

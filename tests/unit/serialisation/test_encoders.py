@@ -13,8 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 

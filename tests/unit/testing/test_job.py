@@ -12,8 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import (

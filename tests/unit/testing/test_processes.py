@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import ThreadPoolExecutor, wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
 

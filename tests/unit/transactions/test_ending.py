@@ -20,8 +20,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.transactions import TransactionTool
-from spark_2pc_sink.transactions import tool as tool_module
+from spark_2pc_sink.transactions import TransactionTool, tool as tool_module
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import HIDDEN_IDS, FakeCluster, FakeProducer, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

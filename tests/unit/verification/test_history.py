@@ -9,12 +9,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
-from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, PASSED, RESENT
-from jdbc_state.history import DECIDED as DECIDED_LINE
+from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, DECIDED as DECIDED_LINE, PASSED, RESENT
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout

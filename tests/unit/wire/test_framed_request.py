@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kafka.protocol.producer import EndTxnResponse, ProduceResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError

@@ -13,8 +13,7 @@ import cramjam
 import lz4.frame
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 from kafka.record.util import encode_varint
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
@@ -29,12 +28,12 @@ from spark_2pc_sink.wire.arrow_layout import (
 from spark_2pc_sink.wire.batch_format import (
     HEADER_BYTES,
     TRANSACTIONAL_BIT,
+    encode_varint as our_varint,
     read_header,
     read_unsigned,
     read_varint,
     record_content,
 )
-from spark_2pc_sink.wire.batch_format import encode_varint as our_varint
 from spark_2pc_sink.wire.record_batch import (
     Compression,
     batch_digest,

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition

@@ -14,8 +14,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spark_2pc_sink.codes import Code

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink.errors import ConstraintError, RecordRefusedError, RecordTooLargeError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition

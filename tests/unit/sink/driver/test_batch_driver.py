@@ -38,8 +38,7 @@ from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork, Results
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.fake_kafka import PARTITION
-from tests.unit.recovery.test_recovery import ID
-from tests.unit.recovery.test_recovery import Sides as SidesInMemory
+from tests.unit.recovery.test_recovery import ID, Sides as SidesInMemory
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.types import IntegerType, StructField, StructType
 

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import UnstorableValueError

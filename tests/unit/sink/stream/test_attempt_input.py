@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition

@@ -5,14 +5,13 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_batch
-from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.sink.stream.task_stream import (
+    HELLO as HELLO_BYTES,
     PAYLOAD_BYTES_MAX,
     DriverMessage,
     Frame,

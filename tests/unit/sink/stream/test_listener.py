@@ -22,6 +22,7 @@ from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalS
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import (
     FRAME_BYTES,
+    HELLO as HELLO_BYTES,
     DriverMessage,
     Frame,
     FrameKind,
@@ -31,7 +32,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     packed_message,
     unreachable,
 )
-from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.record_batch import EncodedBatch
 

@@ -360,8 +360,12 @@ class People:
     def _answers(self, cause: HaltCause) -> tuple[str, ...]:
         """What can be answered. Who was asked to compare first does not say that Kafka lacks what it has."""
         options = _ANSWERS.get(cause, ()) if self._world.profile.people or cause in _USUAL else ()
+        if cause not in _COMPARED:
+            return options
+        # A comparison waits for a commit that has begun.
+        self._world.broker.drain()
         batch_id = self._in_doubt()
-        has = cause in _COMPARED and any(record.batch_id == batch_id for record, _ in self._world.broker.committed())
+        has = any(record.batch_id == batch_id for record, _ in self._world.broker.committed())
         return tuple(each for each in options if not (has and each == ACCEPT_REPLAY))
 
     def _only_in_kafka(self) -> tuple[Record, ...]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, TimeoutError as WaitedTooLongError
-from contextlib import closing, suppress
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import (
@@ -202,8 +203,11 @@ class SinkSurvey:
             report = replace(diagnosis.judge(row, diagnosis.view_of(described)), driver=driver)
             if report.cause is HaltCause.DATABASE_BEHIND and report.driver_may_live:
                 # The row was read before Kafka, and a running driver may have written a batch in between.
-                with suppress(StateStoreError), closing(self._store):
-                    report = replace(diagnosis.dry_run(), driver=driver)
+                try:
+                    with closing(self._store):
+                        report = replace(diagnosis.dry_run(), driver=driver)
+                except StateStoreError as error:
+                    sink_log(__name__, name).warning("both sides were not read a second time: %s", error)
         except _KAFKA_REFUSALS as error:
             self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             if row is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jdbc_state import StateRow
+from jdbc_state.errors import StateStoreError
 from jdbc_state.sessions import Liveness
 from jdbc_state.survey import Survey
 from spark_2pc_sink import StatusReport, status
@@ -57,6 +58,8 @@ class FakeDatabase:
         return Survey(table_exists=True, rows=self.rows, drivers=self.drivers)
 
     def read_standing(self, _transactional_id: str) -> StateRow | None:
+        if self.newer is None:
+            raise StateStoreError(operation="read", detail="it is restarting", retriable=True)
         return self.newer
 
     def close(self) -> None:
@@ -95,14 +98,19 @@ def test_the_number_of_requests_does_not_grow_with_that_of_the_sinks(fake: FakeC
     assert database.closed == 1
 
 
-def test_a_batch_between_the_reading_of_the_sides_is_no_loss(fake: FakeCluster, database: FakeDatabase) -> None:
-    """The row is read first: of a driver that runs, both are then read again."""
+def test_a_batch_between_the_reading_of_the_sides_is_no_loss(
+    fake: FakeCluster, database: FakeDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The row is read first: of a driver that runs, both are then read again, if they can be."""
     database.rows = (replace(ROW, prepared_transaction_state="7:2", settled="7:3"),)
     database.newer = ROW
     assert look(fake).sinks[0].cause is HaltCause.DATABASE_BEHIND
     database.drivers = {"orders": LIVES}
     (report,) = look(fake).sinks
     assert (report.condition, report.row, report.driver) == ("fine", ROW, LIVES)
+    database.newer = None
+    assert look(fake).sinks[0].cause is HaltCause.DATABASE_BEHIND
+    assert "both sides were not read a second time: read: it is restarting" in caplog.text
 
 
 def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:

@@ -19,12 +19,12 @@ decides for both. After a crash the row tells whether Kafka's half must be commi
 The package covers the row, the rules for changing it, and commits with an unknown outcome. It has no Kafka client, and
 serves any writer: its errors say what is wrong, and the writer adds the commands that mend it.
 
-Reading order: ``model`` (the row, its legal transitions), ``rows`` (reading rows and lines), ``claim`` (one statement
-that takes a row over), ``history`` (copies from which a lost row is rebuilt), ``actions`` (who did what, and why),
+Reading order: ``model`` (the row, its legal transitions), ``claim`` and ``moves`` (the statements that change it),
+``history`` (reading rows, and the copies from which a lost row is rebuilt), ``actions`` (who did what, and why),
 ``state_store`` (the contract of a store), ``deciding`` (the transaction that writes data and row together, the store's
-own or the caller's), ``sessions`` and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look),
-``store`` (the implementation for PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables.
-``connections``, ``sqlstate`` and ``watchdog`` are the lowest layer: connections, error codes, bounded waits.
+own or the caller's), ``sessions`` (showing, finding and ending drivers), ``survey`` (all sinks at one look), ``store``
+(the implementation for PostgreSQL). ``schema`` and ``preparing`` make the tables. ``connections``, ``sqlstate`` and
+``watchdog`` are the lowest layer: connections, error codes, bounded waits.
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
 from jdbc_state.errors import ClaimRefusedError
-from jdbc_state.history import ADOPTED, CLAIMED, with_line, without_lines
+from jdbc_state.history import ADOPTED, CLAIMED, row_columns, with_line, without_lines
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error
-from jdbc_state.rows import row_columns
 from jdbc_state.schema import StateTables
 
 #: The claim's own time takes its place.

@@ -26,12 +26,11 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from jdbc_state.connection_failures import connection_error
 from jdbc_state.database_kind import PLAIN, DatabaseKind, check_kind, find_kind
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
-from jdbc_state.sqlstate import translated
+from jdbc_state.sqlstate import connection_error, translated
 from jdbc_state.watchdog import Watchdog
 
 _log = sink_log(__name__)

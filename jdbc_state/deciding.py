@@ -41,9 +41,9 @@ from jdbc_state.connections import (
     prelude,
 )
 from jdbc_state.errors import CommitUnknownError, StateStoreError
+from jdbc_state.history import read_row
 from jdbc_state.model import DECIDE, Decision, KeptRecords, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
-from jdbc_state.rows import read_row
 from jdbc_state.sessions import application_name
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
 from jdbc_state.state_store import DecidingTransaction

@@ -26,9 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from jdbc_state.actions import ActionLines
-from jdbc_state.history import EVENT_OF, NOTED, RESENT, with_line
+from jdbc_state.history import EVENT_OF, NOTED, RESENT, row_columns, with_line
 from jdbc_state.model import DECIDE, OWED, Move, legal_before, status_after
-from jdbc_state.rows import row_columns
 from jdbc_state.schema import StateTables
 
 _ACCEPT_OPEN = "accept_open"

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, text
 
 from jdbc_state.connections import behind_pooler, driver_connection
+from jdbc_state.history import all_rows, lost_rows, row_of
 from jdbc_state.model import StateRow
-from jdbc_state.rows import all_rows, lost_rows, row_of
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, session_of
 

@@ -27,11 +27,10 @@ from typing import Final, TypeAlias
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.cluster import Cluster, LeaderFinder
 from spark_2pc_sink.kafka.connection import SentRequest
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
-from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT, Buffer

@@ -19,9 +19,8 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.kafka.connection import API_VERSIONS, API_VERSIONS_VERSION, Connection, SentRequest
-from spark_2pc_sink.kafka.connection_failures import ConnectionFailures, NodeUnavailableError
+from spark_2pc_sink.kafka.connection_failures import ConnectionFailures, NodeUnavailableError, client_context
 from spark_2pc_sink.kafka.error_policy import kafka_error
-from spark_2pc_sink.kafka.tls import client_context
 from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply, choose_version

@@ -28,7 +28,6 @@ from kafka.net.sasl import get_sasl_mechanism
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.kafka.error_policy import kafka_error
-from spark_2pc_sink.kafka.tls import TlsFailedError
 from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import messages
@@ -58,6 +57,18 @@ _SESSION_PART: Final = (0.85, 0.95)
 _SESSION_S_MIN: Final = 1.0
 #: Events to poll for, yielded to the driver of an opening connection; it sends back the events that occurred.
 _Steps: TypeAlias = "Generator[int, int | None, None]"
+
+
+class TlsFailedError(OSError):
+    """TLS with a peer has failed. Internal to this package.
+
+    Args:
+        error: OpenSSL's error; None if the peer speaks TLS, and this connection does not.
+    """
+
+    def __init__(self, error: ssl.SSLError | None) -> None:
+        super().__init__("the peer uses TLS" if error is None else str(error))
+        self.error = error
 
 
 class LoginRefusedError(Exception):

@@ -18,8 +18,7 @@ from typing import Final
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import DualWriteError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.leader_lookup import ask_leader, ask_leaders, end_offset, end_offsets
+from spark_2pc_sink.kafka.cluster import Cluster, ask_leader, ask_leaders, end_offset, end_offsets
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire import messages, responses

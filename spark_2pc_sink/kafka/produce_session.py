@@ -31,10 +31,9 @@ from spark_2pc_sink.kafka.batch_sender import (
     PartitionReceipt,
     ProducedTransaction,
 )
-from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
+from spark_2pc_sink.kafka.cluster import Cluster, end_offsets, topic_limits, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED, produce_error
-from spark_2pc_sink.kafka.leader_lookup import end_offsets, topic_limits
 from spark_2pc_sink.kafka.record_encoder import (
     ArrowPartitioner,
     EncodingOptions,

@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.errors import AuthorizationError
@@ -20,8 +20,7 @@ with extra("oidc"):
     from requests.adapters import HTTPAdapter
     from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 
-if TYPE_CHECKING:
-    from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions
 
 #: Limit for connecting, and for each read. The caller's other connections wait in the meantime.
 TIMEOUT_S: Final = 5

@@ -18,18 +18,16 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.kafka_security import check_extensions
 from spark_2pc_sink.options.settings import HIDDEN, refused
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.options import KafkaOptions
 
 
 def check_library(options: KafkaOptions) -> None:

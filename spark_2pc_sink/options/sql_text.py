@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_2pc_sink.options.settings import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Spark's generators that are not supported, and their equivalents.
 _OTHER_GENERATORS: Final = {

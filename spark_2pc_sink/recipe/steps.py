@@ -7,11 +7,9 @@ recipe": send, prepare, write data and prepared state in one database transactio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Protocol
 
 
 class Step(IntEnum):

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jdbc_state.versions import as_identifier
+from jdbc_state.preparing import as_identifier
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.options import CommonOptions, KafkaOptions
 from spark_2pc_sink.options.common import READER_FLAGS

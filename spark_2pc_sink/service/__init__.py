@@ -12,8 +12,7 @@ writes the state row last, its COMMIT decides, and EndTxn completes. A service r
 Kafka allows one for each transactional id. So a process holds several ids, each with its own state row, and a
 transaction takes one of them when its block has ended.
 
-Reading order: ``dual_write`` and ``async_dual_write`` (the public classes), ``transaction`` (the operations of a
-block), ``enlisted`` (the database transaction that a block has joined), ``commitment`` (the steps of one transaction),
-``id_writer`` (one transactional id), ``id_pool`` (all of a process), ``outgoing`` (encoding records into batches;
-pure).
+Reading order: ``dual_write`` and ``async_dual_write`` (the public classes), ``transaction`` (a block: its records and
+its database transaction), ``service`` (a process, and the steps of one transaction), ``id_writer`` (one transactional
+id), ``id_pool`` (all of a process).
 """

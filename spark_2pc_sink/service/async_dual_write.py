@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,12 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError
-from spark_2pc_sink.service.enlisted import ASYNC_DRIVERS, Enlisted, enlist
-from spark_2pc_sink.service.service import ServiceBase
-from spark_2pc_sink.service.transaction import ServiceTransaction
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.service.commitment import Commitment
+from spark_2pc_sink.service.service import Commitment, ServiceBase
+from spark_2pc_sink.service.transaction import ASYNC_DRIVERS, Enlisted, ServiceTransaction, enlist
 
 #: Types that a block's rows may be written with.
 AsyncWritable: TypeAlias = "AsyncSession | async_scoped_session[Any] | AsyncConnection"

@@ -13,9 +13,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from jdbc_state import StateRow
 from jdbc_state.sink_log import sink_log
+from jdbc_state.survey import Survey
+from spark_2pc_sink.clock import Clock
 from spark_2pc_sink.errors import (
     ClaimRefusedError,
     ConfigurationError,
@@ -25,13 +28,8 @@ from spark_2pc_sink.errors import (
     LocalProtocolError,
     SupersededError,
 )
-
-if TYPE_CHECKING:
-    from jdbc_state import StateRow
-    from jdbc_state.survey import Survey
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.options import ServiceOptions
-    from spark_2pc_sink.service.id_writer import ConnectedId, IdWriter
+from spark_2pc_sink.options import ServiceOptions
+from spark_2pc_sink.service.id_writer import ConnectedId, IdWriter
 
 #: How often the keeper looks for ids to be noted or settled, in seconds; and for those left by dead processes.
 NOTE_INTERVAL_S: Final = 1.0

@@ -13,34 +13,29 @@ sink's, and resends the records that Kafka lacks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from jdbc_state import DECIDED, OWED, Decision, KeptRecords
+from sqlalchemy import Connection
+
+from jdbc_state import DECIDED, OWED, Decision, KeptRecords, SqlStateStore, StateRow
 from jdbc_state.sink_log import log_for_sink, sink_log
+from jdbc_state.state_store import KeepingStore
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError, HaltError, InDoubtError, LocalProtocolError, SupersededError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, BatchListSender, SendBatches, join_batches
-from spark_2pc_sink.kafka.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater, TransactionClient
+from spark_2pc_sink.options import ServiceOptions
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
 from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt
 from spark_2pc_sink.recovery.resend import resend
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import Connection
-
-    from jdbc_state import SqlStateStore, StateRow
-    from jdbc_state.state_store import KeepingStore
-    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
-    from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
-    from spark_2pc_sink.options import ServiceOptions
-    from spark_2pc_sink.service.outgoing import EncodedRecords
-    from spark_2pc_sink.wire.record_batch import PlacedBatch
+from spark_2pc_sink.service.transaction import EncodedRecords
+from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 #: Checking costs a request, and a service runs thousands of transactions while an operator types a command. Brokers
 #: learn of a new level within about the same time.

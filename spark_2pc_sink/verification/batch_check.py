@@ -16,8 +16,7 @@ from typing import Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.leader_lookup import end_offsets
+from spark_2pc_sink.kafka.cluster import Cluster, end_offsets
 from spark_2pc_sink.kafka.log_reader import fetch_logs
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches, decompressed_pieces

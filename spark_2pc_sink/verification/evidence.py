@@ -20,8 +20,7 @@ from sqlalchemy import Connection, text
 from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.actions import LAYOUT
 from jdbc_state.connections import Database, discard, driver_connection
-from jdbc_state.history import trim_step
-from jdbc_state.rows import line_of, newest_lines, read_row
+from jdbc_state.history import line_of, newest_lines, read_row, trim_step
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.ids import TopicPartition

@@ -61,7 +61,7 @@ MEASURES: Final = (
     # A producer id serves 32 766 transactions; Kafka forgets the one before after a day.
     Measure("Kafka: producers of a partition", 0.5, 3),
     # PostgreSQL.
-    # Each driver keeps one, for a minute (jdbc_state.connections), and one that shows its claim (jdbc_state.presence);
+    # Each driver keeps one, for a minute (jdbc_state.connections), and one that shows its claim (jdbc_state.sessions);
     # one that was just given back takes a moment to end.
     Measure("PostgreSQL: sessions", 0.5, 2 * len(SINKS) + 1),
     Measure("PostgreSQL: age of the oldest session, s", 60, KEPT_S_MAX + 30),

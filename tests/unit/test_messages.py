@@ -53,7 +53,7 @@ from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
-from spark_2pc_sink.service.outgoing import OutgoingRecord
+from spark_2pc_sink.service.transaction import OutgoingRecord
 from spark_2pc_sink.sink.check.check import guarantee
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, TopicRight, Trial

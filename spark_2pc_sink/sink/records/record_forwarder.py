@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.leader_lookup import topic_limits
+from spark_2pc_sink.kafka.cluster import Cluster, topic_limits
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import TopicLimits
 from spark_2pc_sink.options.names import check_topic

@@ -16,8 +16,7 @@ from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError, RecordTooLargeError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
-from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.leader_lookup import end_offsets
+from spark_2pc_sink.kafka.cluster import Cluster, end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import partition_for_key, records_bytes_max
 from spark_2pc_sink.options.settings import refused

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from spark_2pc_sink import DualWrite
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_writer import IdWriter
+from spark_2pc_sink.service.service import Commitment
 from tests.integration.service.conftest import Order, engine_for
 
 #: The steps after which a process may die, in their order, and whether the transaction is decided then.

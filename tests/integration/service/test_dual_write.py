@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from spark_2pc_sink import AsyncDualWrite, DualWrite, recover, status
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, UnknownTopicError
-from spark_2pc_sink.service.commitment import Commitment
+from spark_2pc_sink.service.service import Commitment
 from spark_2pc_sink.testing import wait_until
 from tests.harness.providers import Broker
 from tests.integration.service.conftest import Order, records_of, rows_of, statuses_of

@@ -179,7 +179,7 @@ def test_a_claim_is_tried_a_bounded_number_of_times(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its deadline."""
-    monkeypatch.setattr("jdbc_state.claiming.CLAIM_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr("jdbc_state.store.CLAIM_ATTEMPTS_MAX", 2)
     claim(store)
     with session(database) as cursor:
         cursor.execute("SELECT FROM kafka_transaction_state FOR UPDATE")
@@ -255,7 +255,7 @@ def test_an_older_session_that_does_not_end_is_named(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend that is stopped itself cannot act on the signal; the claim is not held up by it for ever."""
-    monkeypatch.setattr("jdbc_state.claiming._END_WAIT_MS", 100)
+    monkeypatch.setattr("jdbc_state.store._END_WAIT_MS", 100)
     with (
         sql_store(database, claim_deadline_ms=1_500) as hasty,
         session(database, name=application_name(ID, 0)) as cursor,

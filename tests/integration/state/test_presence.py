@@ -73,7 +73,7 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
 def test_a_server_that_does_not_answer_holds_no_end_up(
     operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("jdbc_state.presence._CLOSE_MS", 50)
+    monkeypatch.setattr("jdbc_state.sessions._CLOSE_MS", 50)
     with sql_store(database) as driver, caplog.at_level(logging.INFO):
         claim(driver)
         ((_, pid),) = sessions(database, NAMED)

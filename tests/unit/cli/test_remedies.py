@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 import pytest
 
 from jdbc_state import StoreSettings
-from jdbc_state.versions import making, migration
+from jdbc_state.preparing import making, migration
 from spark_2pc_sink.choices import TABLE, Facts, Symptom, remedies
 from spark_2pc_sink.choices.choice import Fact, state_command
 from spark_2pc_sink.cli import command_parser

@@ -13,11 +13,11 @@ import psycopg2
 import pytest
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
-from jdbc_state import StoreSettings, claiming, watchdog
-from jdbc_state.claiming import retry_when_cut
+from jdbc_state import StoreSettings, store, watchdog
 from jdbc_state.connections import Database, ask_password
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError, StateStoreError
 from jdbc_state.sqlstate import is_retriable, sqlstate_of, store_error, translated
+from jdbc_state.store import retry_when_cut
 from jdbc_state.watchdog import Watchdog, cut
 from spark_2pc_sink.testing import wait_until
 
@@ -61,7 +61,7 @@ def test_a_claim_does_not_wait_again_for_a_database_that_was_waited_for() -> Non
 
 def test_a_connection_that_is_always_cut_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """However far the deadline is."""
-    monkeypatch.setattr(claiming, "CLAIM_ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(store, "CLAIM_ATTEMPTS_MAX", 3)
     begun: list[int] = []
 
     def step() -> None:

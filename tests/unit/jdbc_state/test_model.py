@@ -16,8 +16,8 @@ from jdbc_state import DECIDED, DONE, NONE, OWED, TRANSITIONS, Decision, StateRo
 from jdbc_state.claim import Claimant, carried_out
 from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
 from jdbc_state.model import DECIDE, STATUSES, Move
+from jdbc_state.preparing import FoundTable, making, migration, refusal
 from jdbc_state.schema import StateTables
-from jdbc_state.versions import FoundTable, making, migration, refusal
 from spark_2pc_sink.choices.choice import state_command
 from spark_2pc_sink.errors import ClaimRefusedError
 from spark_2pc_sink.options import RecoveryOptions

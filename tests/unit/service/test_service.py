@@ -16,11 +16,9 @@ from spark_2pc_sink.errors import ConfigurationError, InDoubtError, KafkaTimeout
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.service import service as module
-from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
-from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
-from spark_2pc_sink.service.service import Service, TopicSizes
-from spark_2pc_sink.service.transaction import OpenBlocks, ServiceTransaction
+from spark_2pc_sink.service.service import Commitment, Service, TopicSizes
+from spark_2pc_sink.service.transaction import EncodedRecords, OpenBlocks, OutgoingRecord, ServiceTransaction, encode
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import assign_producer
 from tests.unit.kafka.support import PAIR

@@ -24,10 +24,10 @@ from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.options import KafkaOptions, ServiceOptions
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
-from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
+from spark_2pc_sink.service.service import Commitment
+from spark_2pc_sink.service.transaction import EncodedRecords, OutgoingRecord, encode
 from spark_2pc_sink.wire.record_batch import PlacedBatch
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka

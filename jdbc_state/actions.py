@@ -17,21 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Delete,
-    FromClause,
-    Select,
-    Text,
-    cast,
-    delete,
-    func,
-    insert,
-    literal,
-    null,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.dml import ReturningInsert
 
@@ -141,52 +127,54 @@ class ActionLines:
         self._actor = actor
 
     def line(
-        self, row: FromClause, *, action: str | ColumnElement[str], detail: ColumnElement[Any]
+        self, row: sa.FromClause, *, action: str | sa.ColumnElement[str], detail: sa.ColumnElement[Any]
     ) -> ReturningInsert[Any]:
         """Insert the line of a row that was changed or exists; no line if there is no row."""
         table = self._tables.actions
-        written: dict[str, ColumnElement[Any]] = {
+        written: dict[str, sa.ColumnElement[Any]] = {
             "transactional_id": row.c.transactional_id,
-            "at": func.clock_timestamp(),
-            "action": cast(literal(action) if isinstance(action, str) else action, Text),
+            "at": sa.func.clock_timestamp(),
+            "action": sa.cast(sa.literal(action) if isinstance(action, str) else action, sa.Text),
             "batch_id": row.c.batch_id,
             "generation": row.c.generation,
-            "role": cast(func.session_user(), Text),
-            **{name: cast(literal(value), Text) for name, value in vars(self._actor).items()},
-            "detail": cast(detail, JSONB),
+            "role": sa.cast(sa.func.session_user(), sa.Text),
+            **{name: sa.cast(sa.literal(value), sa.Text) for name, value in vars(self._actor).items()},
+            "detail": sa.cast(detail, JSONB),
         }
-        return insert(table).from_select(list(written), select(*written.values())).returning(table.c.number)
+        return sa.insert(table).from_select(list(written), sa.select(*written.values())).returning(table.c.number)
 
     def line_alone(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
     ) -> ReturningInsert[Any]:
         """Insert the line of an action that changes no row; under a claim only if ``generation`` is the newest."""
         if generation is None:
-            name, absent = cast(literal(transactional_id), Text), cast(null(), BigInteger)
-            row = select(name.label("transactional_id"), absent.label("batch_id"), absent.label("generation"))
+            name, absent = sa.cast(sa.literal(transactional_id), sa.Text), sa.cast(sa.null(), sa.BigInteger)
+            row = sa.select(name.label("transactional_id"), absent.label("batch_id"), absent.label("generation"))
         else:
             state = self._tables.state
-            row = select(state).where(state.c.transactional_id == transactional_id, state.c.generation == generation)
-        return self.line(row.subquery(), action=action, detail=literal(dict(detail), JSONB))
+            row = sa.select(state).where(state.c.transactional_id == transactional_id, state.c.generation == generation)
+        return self.line(row.subquery(), action=action, detail=sa.literal(dict(detail), JSONB))
 
-    def trim(self, row: FromClause) -> Delete:
+    def trim(self, row: sa.FromClause) -> sa.Delete:
         """Remove the oldest lines of drivers, if ``row`` has a row.
 
         ``history_batches`` lines remain with a layout and as many without, in addition to the one being written:
         however often a command recovers the sink, its last job's layout is kept.
         """
         table, keep = self._tables.actions, self._tables.settings.history_batches
-        mine = table.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
-        newest_first = func.row_number().over(
+        mine = table.c.transactional_id == sa.select(row.c.transactional_id).scalar_subquery()
+        newest_first = sa.func.row_number().over(
             partition_by=table.c.detail.has_key(LAYOUT), order_by=[table.c.at.desc(), table.c.number.desc()]
         )
-        counted = select(table.c.number, newest_first.label("nth")).where(mine, table.c.action.in_(ROUTINE)).subquery()
-        return delete(table).where(mine, table.c.number.in_(select(counted.c.number).where(counted.c.nth > keep)))
+        counted = (
+            sa.select(table.c.number, newest_first.label("nth")).where(mine, table.c.action.in_(ROUTINE)).subquery()
+        )
+        return sa.delete(table).where(mine, table.c.number.in_(sa.select(counted.c.number).where(counted.c.nth > keep)))
 
-    def newest(self, transactional_id: str | None, *, last: int, since: datetime | None = None) -> Select[Any]:
+    def newest(self, transactional_id: str | None, *, last: int, since: datetime | None = None) -> sa.Select[Any]:
         """The newest lines of one sink, or of all, the newest first."""
         table = self._tables.actions
-        found = select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)
+        found = sa.select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)
         if transactional_id is not None:
             found = found.where(table.c.transactional_id == transactional_id)
         return found if since is None else found.where(table.c.at >= since)

@@ -7,26 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    FromClause,
-    Select,
-    Table,
-    and_,
-    case,
-    cast,
-    desc,
-    false,
-    func,
-    literal,
-    null,
-    or_,
-    select,
-    true,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
@@ -101,7 +82,7 @@ def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) 
 
 def claim_statement(
     tables: StateTables, claimant: Claimant, actions: ActionLines, *, generation: int | None, has_history: bool
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """The claim statement. It returns the row, or no row if it changed nothing.
 
     Args:
@@ -111,104 +92,106 @@ def claim_statement(
     newest = _newest(tables, claimant.transactional_id, has_history=has_history)
     row = _claim(state, claimant, generation, newest)
     # This reads the table as it was before the claim.
-    there = select(state.c.generation).where(state.c.transactional_id == claimant.transactional_id).exists()
-    line = select(newest.c.decision).where(newest.c.generation > 0).scalar_subquery()
-    rebuilt_from = case((there, null()), else_=line)
+    there = sa.select(state.c.generation).where(state.c.transactional_id == claimant.transactional_id).exists()
+    line = sa.select(newest.c.decision).where(newest.c.generation > 0).scalar_subquery()
+    rebuilt_from = sa.case((there, sa.null()), else_=line)
     if tables.settings.history_batches:
         written = with_line(row, tables, event=ADOPTED if claimant.adopt else CLAIMED)
-        rebuilt = func.jsonb_strip_nulls(func.jsonb_build_object("rebuilt_from", rebuilt_from))
-        detail = cast(literal(claimant.detail, JSONB), JSONB).concat(rebuilt)
+        rebuilt = sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object("rebuilt_from", rebuilt_from))
+        detail = sa.cast(sa.literal(claimant.detail, JSONB), JSONB).concat(rebuilt)
         written = written.add_cte(
             actions.line(row, action=claimant.action, detail=detail).cte("told"),
             actions.trim(row).cte("old_actions"),
         )
     else:
         # Lines left from other settings would become older than the row.
-        written = without_lines(row, tables) if has_history else select(row)
+        written = without_lines(row, tables) if has_history else sa.select(row)
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 
-def _newest(tables: StateTables, transactional_id: str, *, has_history: bool) -> CTE:
+def _newest(tables: StateTables, transactional_id: str, *, has_history: bool) -> sa.CTE:
     """What a claim takes over if there is no row: the newest history line; without one, an empty row of no claim."""
     history, columns = tables.history, tables.state.columns
     empty = StateRow(transactional_id=transactional_id, generation=0, claimed_at=_NEVER)
-    values = (cast(literal(getattr(empty, each.name), each.type), each.type).label(each.name) for each in columns)
-    found = [select(*values)]
+    values = (sa.cast(sa.literal(getattr(empty, each.name), each.type), each.type).label(each.name) for each in columns)
+    found = [sa.select(*values)]
     if has_history:
         mine = history.c.transactional_id == transactional_id
-        lines = select(*(history.c[each.name] for each in columns)).where(mine)
+        lines = sa.select(*(history.c[each.name] for each in columns)).where(mine)
         found.append(lines.order_by(history.c.decision.desc()).limit(1))
-    return union_all(*found).order_by(desc("generation")).limit(1).cte("newest")
+    return sa.union_all(*found).order_by(sa.desc("generation")).limit(1).cte("newest")
 
 
-def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE) -> CTE:
+def _claim(state: sa.Table, claimant: Claimant, generation: int | None, newest: sa.CTE) -> sa.CTE:
     """Take the row over; if there is none, make it of its newest history line, or of an empty row."""
-    number = select(newest.c.decision).scalar_subquery()
+    number = sa.select(newest.c.decision).scalar_subquery()
     taken_over = _taken_over(state, claimant, number)
-    as_read = false() if generation is None else state.c.generation == generation
-    allowed = and_(as_read, _allowed(state, claimant), _expected(state, claimant))
+    as_read = sa.false() if generation is None else state.c.generation == generation
+    allowed = sa.and_(as_read, _allowed(state, claimant), _expected(state, claimant))
     mine = state.c.transactional_id == claimant.transactional_id
     columns = row_columns(state)
     if claimant.expected_generation is not None:
         # A driver with a claim has a row. If the row is gone, that driver must not create a new one.
-        return update(state).where(mine, allowed).values(taken_over).returning(*columns).cte("changed")
+        return sa.update(state).where(mine, allowed).values(taken_over).returning(*columns).cte("changed")
     made = {column.name: newest.c[column.name] for column in state.columns} | _taken_over(newest, claimant, number)
     # An existing row is judged separately, below.
-    makeable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
-    added = insert(state).from_select(list(made), select(*made.values()).where(makeable))
+    makeable = sa.or_(_allowed(newest, claimant), sa.select(state.c.generation).where(mine).exists())
+    added = insert(state).from_select(list(made), sa.select(*made.values()).where(makeable))
     key = [state.c.transactional_id]
     claimed = added.on_conflict_do_update(index_elements=key, set_=taken_over, where=allowed)
     return claimed.returning(*columns).cte("changed")
 
 
-def _other_query(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
+def _other_query(row: sa.FromClause, claimant: Claimant) -> sa.ColumnElement[bool]:
     if claimant.query_id is None:
-        return false()
-    return and_(row.c.query_id.is_not(None), row.c.query_id != claimant.query_id)
+        return sa.false()
+    return sa.and_(row.c.query_id.is_not(None), row.c.query_id != claimant.query_id)
 
 
-def _other_cluster(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
-    return and_(row.c.cluster_id.is_not(None), row.c.cluster_id != claimant.cluster_id)
+def _other_cluster(row: sa.FromClause, claimant: Claimant) -> sa.ColumnElement[bool]:
+    return sa.and_(row.c.cluster_id.is_not(None), row.c.cluster_id != claimant.cluster_id)
 
 
-def _allowed(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
+def _allowed(row: sa.FromClause, claimant: Claimant) -> sa.ColumnElement[bool]:
     """`Claimant.check` as SQL; the tests run both on the same cases."""
     other_cluster = _other_cluster(row, claimant)
     if claimant.adopt:
-        return or_(~other_cluster, row.c.status != DECIDED)
-    return and_(~other_cluster, ~_other_query(row, claimant))
+        return sa.or_(~other_cluster, row.c.status != DECIDED)
+    return sa.and_(~other_cluster, ~_other_query(row, claimant))
 
 
-def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+def _expected(state: sa.Table, claimant: Claimant) -> sa.ColumnElement[bool]:
     expected = claimant.expected_generation
     if expected is None:
-        return true()
+        return sa.true()
     is_it = state.c.generation == expected
     if claimant.run_id is None:
         return is_it
-    own = and_(state.c.run_id == claimant.run_id, state.c.query_id.is_not_distinct_from(literal(claimant.query_id)))
-    return or_(is_it, and_(state.c.generation > expected, own))
+    own = sa.and_(
+        state.c.run_id == claimant.run_id, state.c.query_id.is_not_distinct_from(sa.literal(claimant.query_id))
+    )
+    return sa.or_(is_it, sa.and_(state.c.generation > expected, own))
 
 
-def _taken_over(row: FromClause, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:
+def _taken_over(row: sa.FromClause, claimant: Claimant, newest: sa.ColumnElement[int]) -> dict[str, Any]:
     """Values that a claim writes into an existing row, or into one rebuilt from a line."""
     moved = _other_cluster(row, claimant)
     # A line with other batches is left unchanged; and lines newer than the row, for example after an older row was
     # restored, do not become the newest again.
-    anew = or_(moved, _other_query(row, claimant), row.c.decision < newest)
+    anew = sa.or_(moved, _other_query(row, claimant), row.c.decision < newest)
     return {
         "generation": row.c.generation + 1,
-        "query_id": row.c.query_id if claimant.query_id is None else literal(claimant.query_id),
-        "run_id": literal(claimant.run_id),
-        "cluster_id": literal(claimant.cluster_id),
-        "claimed_at": func.clock_timestamp(),
+        "query_id": row.c.query_id if claimant.query_id is None else sa.literal(claimant.query_id),
+        "run_id": sa.literal(claimant.run_id),
+        "cluster_id": sa.literal(claimant.cluster_id),
+        "claimed_at": sa.func.clock_timestamp(),
         # Another query counts its batches from 0: the number of the last one would look like a replay.
-        "batch_id": case((_other_query(row, claimant), null()), else_=row.c.batch_id),
+        "batch_id": sa.case((_other_query(row, claimant), sa.null()), else_=row.c.batch_id),
         # Producer ids, epochs and offsets of another cluster mean other transactions here, or none.
-        "status": case((and_(moved, row.c.status == DONE), NONE), else_=row.c.status),
-        "prepared_transaction_state": case((moved, ""), else_=row.c.prepared_transaction_state),
-        "settled": case((moved, ""), else_=row.c.settled),
-        "kafka_offsets": case((moved, func.jsonb_build_object()), else_=row.c.kafka_offsets),
-        "topic_ids": case((moved, func.jsonb_build_object()), else_=row.c.topic_ids),
-        "decision": case((anew, func.greatest(row.c.decision, newest) + 1), else_=row.c.decision),
+        "status": sa.case((sa.and_(moved, row.c.status == DONE), NONE), else_=row.c.status),
+        "prepared_transaction_state": sa.case((moved, ""), else_=row.c.prepared_transaction_state),
+        "settled": sa.case((moved, ""), else_=row.c.settled),
+        "kafka_offsets": sa.case((moved, sa.func.jsonb_build_object()), else_=row.c.kafka_offsets),
+        "topic_ids": sa.case((moved, sa.func.jsonb_build_object()), else_=row.c.topic_ids),
+        "decision": sa.case((anew, sa.func.greatest(row.c.decision, newest) + 1), else_=row.c.decision),
     }

@@ -14,19 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg2
+import sqlalchemy as sa
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Executable,
-    Select,
-    Update,
-    bindparam,
-    func,
-    literal_column,
-    select,
-    true,
-)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -56,7 +45,7 @@ _NAME = "session_name"
 class SqlDecidingTransaction(DecidingTransaction):
     """One open transaction. Made by :func:`deciding` only."""
 
-    def __init__(self, connection: Connection, moves: Moves, transactional_id: str, generation: int) -> None:
+    def __init__(self, connection: sa.Connection, moves: Moves, transactional_id: str, generation: int) -> None:
         super().__init__(transactional_id, connection)
         self._moves = moves
         self._settings = moves.tables.settings
@@ -75,9 +64,9 @@ class SqlDecidingTransaction(DecidingTransaction):
             f"{DURABLE}"
         )
         name = application_name(self._transactional_id, self._generation)
-        named = func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
+        named = sa.func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
         state = self._moves.tables.state
-        statement = select(named, state.c.generation).where(state.c.transactional_id == self._transactional_id)
+        statement = sa.select(named, state.c.generation).where(state.c.transactional_id == self._transactional_id)
         answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
         if answer is None or answer.generation != self._generation:
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
@@ -149,7 +138,7 @@ def deciding(
         release(connection)
 
 
-def _roll_back(connection: Connection, limit_ms: int) -> None:
+def _roll_back(connection: sa.Connection, limit_ms: int) -> None:
     """Release locks before the caller continues; after COMMIT there is nothing to do.
 
     If that fails the connection is broken, and closing it ends the transaction on the server.
@@ -163,11 +152,11 @@ class JoinedDecisions:
     def __init__(self, moves: Moves) -> None:
         self._moves = moves
         self._tables = moves.tables
-        self._made: dict[tuple[Executable, bool], Executable] = {}
+        self._made: dict[tuple[sa.Executable, bool], sa.Executable] = {}
 
     def decide(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         transactional_id: str,
         generation: int,
         decision: Decision,
@@ -188,7 +177,7 @@ class JoinedDecisions:
             self._move(connection, note, None)
         self._move(connection, move, kept)
 
-    def _move(self, connection: Connection, move: Move, kept: KeptRecords | None) -> None:
+    def _move(self, connection: sa.Connection, move: Move, kept: KeptRecords | None) -> None:
         if not self._is_moved(connection, move, self._moves.statement(move), kept):
             # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it has
             # changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
@@ -196,9 +185,9 @@ class JoinedDecisions:
 
     def _is_moved(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         move: Move,
-        made: tuple[Executable, dict[str, object]],
+        made: tuple[sa.Executable, dict[str, object]],
         kept: KeptRecords | None,
     ) -> bool:
         plain, parameters = made
@@ -211,27 +200,29 @@ class JoinedDecisions:
             parameters |= {_KEPT + name: value for name, value in row.items()}
         return connection.execute(self._made[key], parameters).first() is not None
 
-    def _with_settings(self, plain: Any, *, kept: bool) -> Executable:
+    def _with_settings(self, plain: Any, *, kept: bool) -> sa.Executable:
         """Add the settings of a deciding transaction, from here to its end: a newer claim finds it by its name.
 
         Other limits, for the caller's own statements, are left to the caller.
         """
         idle_ms = self._tables.settings.idle_in_transaction_timeout_ms
         # Literals, as each bound value of a statement costs the sender a microsecond.
-        local: dict[str, ColumnElement[Any]] = {
-            "application_name": bindparam(_NAME),
-            "synchronous_commit": literal_column(DURABLE_LEVEL),
-            "idle_in_transaction_session_timeout": literal_column(f"'{idle_ms:d}'"),
+        local: dict[str, sa.ColumnElement[Any]] = {
+            "application_name": sa.bindparam(_NAME),
+            "synchronous_commit": sa.literal_column(DURABLE_LEVEL),
+            "idle_in_transaction_session_timeout": sa.literal_column(f"'{idle_ms:d}'"),
         }
-        columns = [func.set_config(literal_column(f"'{name}'"), value, true()) for name, value in local.items()]
-        statement: Select[Any] | Update = plain
-        more = statement.add_columns if isinstance(statement, Select) else statement.returning
+        columns = [
+            sa.func.set_config(sa.literal_column(f"'{name}'"), value, sa.true()) for name, value in local.items()
+        ]
+        statement: sa.Select[Any] | sa.Update = plain
+        more = statement.add_columns if isinstance(statement, sa.Select) else statement.returning
         statement = more(*columns)
         return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _keep(self) -> Any:
         table = self._tables.records
-        values = {column.name: bindparam(_KEPT + column.name, type_=column.type) for column in table.columns}
+        values = {column.name: sa.bindparam(_KEPT + column.name, type_=column.type) for column in table.columns}
         added = insert(table).values(values)
         newer = {name: added.excluded[name] for name in values if name != "transactional_id"}
         return added.on_conflict_do_update(index_elements=[table.c.transactional_id], set_=newer).returning(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
-from sqlalchemy import CTE, ColumnElement, Connection, FromClause, Select, Table, delete, func, literal, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.model import HistoryLine, StateRow
@@ -50,79 +50,79 @@ def trim_step(keep: int) -> int:
 
 
 def with_line(
-    row: CTE,
+    row: sa.CTE,
     tables: StateTables,
     *,
-    event: str | ColumnElement[Any],
+    event: str | sa.ColumnElement[Any],
     keep: int | None = None,
-    figures: ColumnElement[Any] | None = None,
-) -> Select[Any]:
+    figures: sa.ColumnElement[Any] | None = None,
+) -> sa.Select[Any]:
     """A statement that returns a changed row and also writes its line; if there is no row it writes none.
 
     It leaves ``keep`` lines; None trims none. Without ``figures`` an existing line keeps its own.
     """
     history = tables.history
     names = [column.name for column in tables.state.columns]
-    event = literal(event) if isinstance(event, str) else event
+    event = sa.literal(event) if isinstance(event, str) else event
     values = {name: row.c[name] for name in names} | ({} if figures is None else {FIGURES: figures})
     # Without the other columns' defaults: a history without the figures column lacks these.
-    added = insert(history).from_select([*values, "event"], select(*values.values(), event), include_defaults=False)
+    added = insert(history).from_select([*values, "event"], sa.select(*values.values(), event), include_defaults=False)
     key = set(history.primary_key.columns.keys())
     noted = added.on_conflict_do_update(
         index_elements=list(history.primary_key.columns),
         set_={name: added.excluded[name] for name in values if name not in key},
     )
-    written = select(row).add_cte(noted.cte("noted"))
+    written = sa.select(row).add_cte(noted.cte("noted"))
     if keep is None:
         return written
-    number = select(row.c.decision).scalar_subquery()
-    trimmed = delete(history).where(
-        history.c.transactional_id == select(row.c.transactional_id).scalar_subquery(),
+    number = sa.select(row.c.decision).scalar_subquery()
+    trimmed = sa.delete(history).where(
+        history.c.transactional_id == sa.select(row.c.transactional_id).scalar_subquery(),
         history.c.decision <= number - keep,
         number % trim_step(keep) == 0,
     )
     return written.add_cte(trimmed.cte("trimmed"))
 
 
-def without_lines(row: CTE, tables: StateTables) -> Select[Any]:
+def without_lines(row: sa.CTE, tables: StateTables) -> sa.Select[Any]:
     history = tables.history
-    mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
-    return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
+    mine = history.c.transactional_id == sa.select(row.c.transactional_id).scalar_subquery()
+    return sa.select(row).add_cte(sa.delete(history).where(mine).cte("forgotten"))
 
 
-def all_rows(table: Table, transactional_id: str | None = None) -> Select[Any]:
+def all_rows(table: sa.Table, transactional_id: str | None = None) -> sa.Select[Any]:
     """Every row of a table by transactional id, or those of one sink; for :func:`row_of`."""
-    found = select(*row_columns(table)).order_by(table.c.transactional_id)
+    found = sa.select(*row_columns(table)).order_by(table.c.transactional_id)
     return found if transactional_id is None else found.where(table.c.transactional_id == transactional_id)
 
 
-def lost_rows(tables: StateTables, transactional_id: str | None = None, *, state_exists: bool = True) -> Select[Any]:
+def lost_rows(tables: StateTables, transactional_id: str | None = None, *, state_exists: bool = True) -> sa.Select[Any]:
     """The newest line of each sink that has lines and no row; for :func:`row_of`."""
     history, state, others = tables.history, tables.state, tables.history.alias()
-    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
+    newest = sa.select(sa.func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
     lines = all_rows(history, transactional_id).where(history.c.decision == newest.scalar_subquery())
-    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
+    row = sa.select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
     return lines.where(~row.exists()) if state_exists else lines
 
 
-def newest_lines(tables: StateTables, transactional_id: str | None, *, last: int) -> Select[Any]:
+def newest_lines(tables: StateTables, transactional_id: str | None, *, last: int) -> sa.Select[Any]:
     """The newest lines, the newest first: of one sink by number, of all by their last change; for :func:`line_of`."""
     history = tables.history
     # The history may lack the column, because no job of this version has run yet.
-    noted = func.to_jsonb(history.table_valued()).op("->")(FIGURES)
-    figures = func.coalesce(noted, func.jsonb_build_object(), type_=JSONB).label(FIGURES)
-    lines = select(history.c.event, figures, *row_columns(history)).limit(last)
+    noted = sa.func.to_jsonb(history.table_valued()).op("->")(FIGURES)
+    figures = sa.func.coalesce(noted, sa.func.jsonb_build_object(), type_=JSONB).label(FIGURES)
+    lines = sa.select(history.c.event, figures, *row_columns(history)).limit(last)
     if transactional_id is None:
         return lines.order_by(_changed_at(history).desc())
     return lines.where(history.c.transactional_id == transactional_id).order_by(history.c.decision.desc())
 
 
-def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
+def row_columns(source: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
     """Columns for :func:`row_of`: the row's columns, and its ages by the database's clock."""
     ages = {"age_s": _changed_at(source), "decided_age_s": source.c.decided_at}
     return (
         *(source.c[each.name] for each in fields(StateRow) if each.name in source.c),
-        *(func.extract("epoch", func.clock_timestamp() - since).label(name) for name, since in ages.items()),
+        *(sa.func.extract("epoch", sa.func.clock_timestamp() - since).label(name) for name, since in ages.items()),
     )
 
 
@@ -140,11 +140,13 @@ def line_of(answer: Any) -> HistoryLine:
     return HistoryLine(answer.event, row_of(answer), answer.figures)
 
 
-def read_row(connection: Connection, state: Table, transactional_id: str, *, lock: bool = False) -> StateRow | None:
+def read_row(
+    connection: sa.Connection, state: sa.Table, transactional_id: str, *, lock: bool = False
+) -> StateRow | None:
     found = all_rows(state, transactional_id)
     answer = connection.execute(found.with_for_update() if lock else found).one_or_none()
     return None if answer is None else row_of(answer)
 
 
-def _changed_at(row: FromClause) -> ColumnElement[Any]:
-    return func.greatest(row.c.claimed_at, row.c.decided_at, row.c.settled_at)
+def _changed_at(row: sa.FromClause) -> sa.ColumnElement[Any]:
+    return sa.func.greatest(row.c.claimed_at, row.c.decided_at, row.c.settled_at)

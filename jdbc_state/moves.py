@@ -9,20 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Executable,
-    Text,
-    Update,
-    bindparam,
-    case,
-    func,
-    literal,
-    null,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from jdbc_state.actions import ActionLines
@@ -51,10 +38,10 @@ class Moves:
         self.keep: int = tables.settings.history_batches
         #: Whether the history has the column; False until it was checked.
         self.has_figures = False
-        self._made: dict[tuple[str, ...], Executable] = {}
-        self._updates: dict[tuple[object, ...], Update] = {}
+        self._made: dict[tuple[str, ...], sa.Executable] = {}
+        self._updates: dict[tuple[object, ...], sa.Update] = {}
 
-    def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
+    def statement(self, move: Move) -> tuple[sa.Executable, dict[str, object]]:
         """A statement that returns the row, or no row if it changed nothing; and its parameters."""
         parameters = _parameters(move)
         if move.action and self.keep:
@@ -66,7 +53,7 @@ class Moves:
             self._made[key] = self._make(move, with_figures=_FIGURES in parameters)
         return self._made[key], parameters
 
-    def update(self, move: Move, before: tuple[str, ...]) -> tuple[Update, dict[str, object]]:
+    def update(self, move: Move, before: tuple[str, ...]) -> tuple[sa.Update, dict[str, object]]:
         """The change of the row alone, which writes no line and returns no row; and its parameters."""
         parameters = _parameters(move)
         key = (move.operation, before, *parameters)
@@ -74,54 +61,54 @@ class Moves:
             self._updates[key] = self._update(move, before)
         return self._updates[key], parameters
 
-    def _make(self, move: Move, *, with_figures: bool) -> Executable:
+    def _make(self, move: Move, *, with_figures: bool) -> sa.Executable:
         state, operation = self.tables.state, move.operation
         moved = self._update(move, legal_before(operation)).returning(*row_columns(state))
         if not self.keep:
             return moved
         keep = self.keep if operation in EVENT_OF else None
         row = moved.cte("changed")
-        figures = bindparam(_FIGURES, type_=JSONB) if with_figures else None
+        figures = sa.bindparam(_FIGURES, type_=JSONB) if with_figures else None
         statement = with_line(row, self.tables, event=self._event(operation), keep=keep, figures=figures)
         if not move.action:
             return statement
-        action, detail = bindparam(_ACTION, type_=Text), bindparam(_DETAIL, type_=JSONB)
+        action, detail = sa.bindparam(_ACTION, type_=sa.Text), sa.bindparam(_DETAIL, type_=JSONB)
         return statement.add_cte(self._actions.line(row, action=action, detail=detail).cte("told"))
 
-    def _update(self, move: Move, before: tuple[str, ...]) -> Update:
+    def _update(self, move: Move, before: tuple[str, ...]) -> sa.Update:
         state, operation = self.tables.state, move.operation
-        new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
+        new = {name: sa.bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
         fits = [
-            state.c.transactional_id == bindparam(_ID),
-            state.c.generation == bindparam(_GENERATION),
+            state.c.transactional_id == sa.bindparam(_ID),
+            state.c.generation == sa.bindparam(_GENERATION),
             # Not IN, whose text SQLAlchemy builds for each execution.
-            or_(*(state.c.status == status for status in before)),
+            sa.or_(*(state.c.status == status for status in before)),
         ]
         if move.expected is not None:
-            fits.append(state.c.prepared_transaction_state == bindparam(_EXPECTED))
+            fits.append(state.c.prepared_transaction_state == sa.bindparam(_EXPECTED))
         written = {"status": status_after(operation), **self._times(operation), **self._number(operation, new), **new}
-        return update(state).where(*fits).values(written)
+        return sa.update(state).where(*fits).values(written)
 
     def _times(self, operation: str) -> dict[str, Any]:
         if operation in (DECIDE, _ACCEPT_OPEN):
-            return {"decided_at": func.clock_timestamp(), "settled_at": null()}
-        return {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
+            return {"decided_at": sa.func.clock_timestamp(), "settled_at": sa.null()}
+        return {} if operation == "mark_initialized" else {"settled_at": sa.func.clock_timestamp()}
 
-    def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
+    def _number(self, operation: str, new: Mapping[str, sa.ColumnElement[Any]]) -> dict[str, Any]:
         """The number of the line: the next one for another batch."""
         number, batch_id = self.tables.state.c.decision, self.tables.state.c.batch_id
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}
         if operation in _REPEATED:
-            return {number.name: case((batch_id.is_distinct_from(new[batch_id.name]), number + 1), else_=number)}
+            return {number.name: sa.case((batch_id.is_distinct_from(new[batch_id.name]), number + 1), else_=number)}
         return {}
 
-    def _event(self, operation: str) -> str | ColumnElement[Any]:
+    def _event(self, operation: str) -> str | sa.ColumnElement[Any]:
         if operation == DECIDE:
             # The row as it was when the statement began. Had it changed since, the move would meet none.
             state = self.tables.state
-            before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
-            return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
+            before = sa.select(state.c.status).where(state.c.transactional_id == sa.bindparam(_ID)).scalar_subquery()
+            return sa.case((before == OWED, sa.literal(RESENT)), else_=sa.literal(EVENT_OF[DECIDE]))
         return EVENT_OF.get(operation, NOTED)
 
 

@@ -18,22 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    ClauseElement,
-    Column,
-    DateTime,
-    Dialect,
-    Identity,
-    LargeBinary,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.schema import CreateSchema, CreateTable, SchemaItem, SetTableComment
@@ -54,10 +39,10 @@ HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
 #: Lines are inserted and trimmed, never changed.
 ACTIONS_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 
-_INSTANT = DateTime(timezone=True)
+_INSTANT = sa.DateTime(timezone=True)
 #: Only for its quoting and type names. Not psycopg2's, which writes % as %%: the statements are for people, and for
 #: PostgreSQL itself.
-_DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
+_DIALECT: sa.Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
 class StateTables:
@@ -69,44 +54,44 @@ class StateTables:
 
     def __init__(self, settings: StoreSettings) -> None:
         self.settings = settings
-        metadata = MetaData(schema=settings.state_schema)
+        metadata = sa.MetaData(schema=settings.state_schema)
 
-        def table(name: str, *parts: SchemaItem) -> Table:
-            return Table(name, metadata, *parts, comment=f"{MARK}{VERSION}")
+        def table(name: str, *parts: SchemaItem) -> sa.Table:
+            return sa.Table(name, metadata, *parts, comment=f"{MARK}{VERSION}")
 
         known = ", ".join(repr(status) for status in STATUSES)
-        self.state: Table = table(
+        self.state: sa.Table = table(
             settings.state_table,
             *_row_columns(),
-            PrimaryKeyConstraint("transactional_id"),
-            CheckConstraint(f"status IN ({known})"),
+            sa.PrimaryKeyConstraint("transactional_id"),
+            sa.CheckConstraint(f"status IN ({known})"),
         )
-        self.history: Table = table(
+        self.history: sa.Table = table(
             settings.history_table,
             *_row_columns(),
-            Column("event", Text, nullable=False),
-            Column(FIGURES, JSONB, nullable=False, server_default=text("'{}'")),
-            PrimaryKeyConstraint("transactional_id", "decision"),
+            sa.Column("event", sa.Text, nullable=False),
+            sa.Column(FIGURES, JSONB, nullable=False, server_default=sa.text("'{}'")),
+            sa.PrimaryKeyConstraint("transactional_id", "decision"),
         )
-        self.actions: Table = table(settings.actions_table, *_action_columns())
+        self.actions: sa.Table = table(settings.actions_table, *_action_columns())
         # One row for each transactional id: a decision replaces the previous one.
-        self.records: Table = table(
+        self.records: sa.Table = table(
             settings.records_table,
-            Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-            Column("batch_id", BigInteger, nullable=False),
-            Column("partitions", JSONB, nullable=False),
-            Column("batches", LargeBinary, nullable=False),
-            PrimaryKeyConstraint("transactional_id"),
+            sa.Column("transactional_id", sa.String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+            sa.Column("batch_id", sa.BigInteger, nullable=False),
+            sa.Column("partitions", JSONB, nullable=False),
+            sa.Column("batches", sa.LargeBinary, nullable=False),
+            sa.PrimaryKeyConstraint("transactional_id"),
         )
         audited = (self.history, self.actions) if settings.history_batches else ()
         kept = (self.records,) if settings.keep_records else ()
-        self.wanted: tuple[Table, ...] = (self.state, *audited, *kept)
+        self.wanted: tuple[sa.Table, ...] = (self.state, *audited, *kept)
 
-    def privileges(self, table: Table) -> tuple[str, ...]:
+    def privileges(self, table: sa.Table) -> tuple[str, ...]:
         return {self.history: HISTORY_PRIVILEGES, self.actions: ACTIONS_PRIVILEGES}.get(table, STATE_PRIVILEGES)
 
 
-def quoted(table: Table) -> str:
+def quoted(table: sa.Table) -> str:
     """The table's full name as SQL."""
     return str(_DIALECT.identifier_preparer.format_table(table))
 
@@ -138,58 +123,58 @@ def as_sql(name: str) -> str:
     return _DIALECT.identifier_preparer.quote(name)
 
 
-def sql_of(statement: ClauseElement) -> str:
+def sql_of(statement: sa.ClauseElement) -> str:
     return str(statement.compile(dialect=_DIALECT)).strip()
 
 
-def creation(table: Table) -> str:
+def creation(table: sa.Table) -> str:
     """The statements that create a table. Send them as one message: a table then never exists without its comment."""
     return f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}"
 
 
-def grant(table: Table, privileges: Sequence[str], role: str) -> str:
+def grant(table: sa.Table, privileges: Sequence[str], role: str) -> str:
     """The statement that grants; ``role`` is quoted as in SQL."""
     return f"GRANT {', '.join(privileges)} ON {quoted(table)} TO {role}"
 
 
-def _row_columns() -> list[Column[Any]]:
+def _row_columns() -> list[sa.Column[Any]]:
     """Columns added by version 2 are last, with defaults: a migrated table looks like a new one, also to version 1."""
     return [
-        Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-        Column("prepared_transaction_state", Text, nullable=False),
-        Column("status", Text, nullable=False),
-        Column("settled", Text, nullable=False),
-        Column("generation", BigInteger, nullable=False),
-        Column("query_id", Text),
-        Column("run_id", Text),
-        Column("batch_id", BigInteger),
-        Column("cluster_id", Text),
-        Column("row_count", BigInteger, nullable=False),
-        Column("record_count", BigInteger, nullable=False),
-        Column("digest", Text, nullable=False),
-        Column("kafka_offsets", JSONB, nullable=False),
-        Column("claimed_at", _INSTANT, nullable=False),
-        Column("decided_at", _INSTANT),
-        Column("settled_at", _INSTANT),
-        Column("topic_ids", JSONB, nullable=False, server_default=text("'{}'")),
-        Column("decision", BigInteger, nullable=False, server_default=text("0")),
+        sa.Column("transactional_id", sa.String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+        sa.Column("prepared_transaction_state", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("settled", sa.Text, nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("query_id", sa.Text),
+        sa.Column("run_id", sa.Text),
+        sa.Column("batch_id", sa.BigInteger),
+        sa.Column("cluster_id", sa.Text),
+        sa.Column("row_count", sa.BigInteger, nullable=False),
+        sa.Column("record_count", sa.BigInteger, nullable=False),
+        sa.Column("digest", sa.Text, nullable=False),
+        sa.Column("kafka_offsets", JSONB, nullable=False),
+        sa.Column("claimed_at", _INSTANT, nullable=False),
+        sa.Column("decided_at", _INSTANT),
+        sa.Column("settled_at", _INSTANT),
+        sa.Column("topic_ids", JSONB, nullable=False, server_default=sa.text("'{}'")),
+        sa.Column("decision", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     ]
 
 
 def _action_columns() -> list[SchemaItem]:
     """The time is a part of the key: a sequence that was reset, as by a partial restore, must not fail a claim."""
     return [
-        Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-        Column("at", _INSTANT, nullable=False),
-        Column("number", BigInteger, Identity(always=True), nullable=False),
-        Column("action", Text, nullable=False),
-        Column("batch_id", BigInteger),
-        Column("generation", BigInteger),
-        Column("role", Text, nullable=False),
-        Column("os_user", Text, nullable=False),
-        Column("host", Text, nullable=False),
-        Column("program", Text, nullable=False),
-        Column("reason", Text),
-        Column("detail", JSONB, nullable=False),
-        PrimaryKeyConstraint("transactional_id", "at", "number"),
+        sa.Column("transactional_id", sa.String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+        sa.Column("at", _INSTANT, nullable=False),
+        sa.Column("number", sa.BigInteger, sa.Identity(always=True), nullable=False),
+        sa.Column("action", sa.Text, nullable=False),
+        sa.Column("batch_id", sa.BigInteger),
+        sa.Column("generation", sa.BigInteger),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.Column("os_user", sa.Text, nullable=False),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("program", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("detail", JSONB, nullable=False),
+        sa.PrimaryKeyConstraint("transactional_id", "at", "number"),
     ]

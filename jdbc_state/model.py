@@ -63,7 +63,6 @@ def legal_before(operation: str) -> tuple[str, ...]:
 
 
 def status_after(operation: str) -> str:
-    """The one status to which ``operation`` leads."""
     (after,) = {move.after for move in TRANSITIONS if move.operation == operation}
     return after
 

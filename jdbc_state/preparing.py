@@ -234,8 +234,6 @@ _COLUMNS = text(
 
 @dataclass(frozen=True)
 class FoundTable:
-    """An existing table."""
-
     name: str
     #: None if it is not a table of this package, or incomplete.
     version: int | None

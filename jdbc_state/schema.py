@@ -92,7 +92,6 @@ class StateTables:
 
 
 def quoted(table: sa.Table) -> str:
-    """The table's full name as SQL."""
     return str(_DIALECT.identifier_preparer.format_table(table))
 
 

@@ -107,8 +107,6 @@ class Liveness:
 
 @dataclass(frozen=True)
 class Session:
-    """One session of the database."""
-
     pid: int
     role: str
     name: str

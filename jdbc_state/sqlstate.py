@@ -77,7 +77,6 @@ def sqlstate_of(error: BaseException) -> str:
 
 
 def is_retriable(sqlstate: str) -> bool:
-    """True when the same batch may succeed if it is run again."""
     return sqlstate in _RETRIABLE_CODES or sqlstate.startswith(_RETRIABLE_CLASSES)
 
 

@@ -188,7 +188,6 @@ class SqlStateStore(KeepingStore):
         self.database.close()
 
     def show(self, row: StateRow) -> None:
-        """Show the driver that has claimed the row."""
         table = quoted(self._state)
         if row.run_id is not None:
             of_run, of_claim = run_presence_name(table, row.run_id), (table, row.transactional_id, row.generation)

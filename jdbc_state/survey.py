@@ -31,8 +31,6 @@ class UnreadableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The sinks in a database."""
-
     table_exists: bool
     rows: tuple[StateRow, ...] = ()
     #: The newest line of each sink with lines in the history and no row; see `StateRow.rebuilt_from`.
@@ -90,7 +88,6 @@ def _why_hidden(connection: Connection) -> str:
 
 
 def _read(connection: Connection, found: Select[Any]) -> list[StateRow | UnreadableRow]:
-    """The rows, or their problems."""
     read: list[StateRow | UnreadableRow] = []
     for answer in connection.execute(found):
         problem = problem_of(answer.kafka_offsets, answer.topic_ids)

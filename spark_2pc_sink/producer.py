@@ -399,8 +399,6 @@ class TransactionalWriter:
         self._drop_session()
         self._cluster.close()
 
-    # --- parts ---------------------------------------------------------------------------------------------------
-
     @contextmanager
     def _transition(self, operation: Operation) -> Iterator[None]:
         """Change to the state that the operation's rule has for the block's outcome."""

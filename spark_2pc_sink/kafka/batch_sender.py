@@ -257,8 +257,6 @@ class BatchSender:
     def _now_s(self) -> float:
         return monotonic() - self._paused_s
 
-    # --- sending -------------------------------------------------------------------------------------------------
-
     def _groups(self) -> dict[int, _Batches]:
         """The next batch of each partition that may send one now, by leader, as many as fit."""
         now_s = self._now_s()
@@ -317,8 +315,6 @@ class BatchSender:
                     deadline_ms=self._options.delivery_timeout_ms,
                     last_error=queue.last_error or ("sent, but not answered" if oldest.sends else "not sent yet"),
                 )
-
-    # --- answers -------------------------------------------------------------------------------------------------
 
     def _take_answers(self) -> None:
         """Handle finished requests, in the order in which they were sent."""

@@ -79,8 +79,6 @@ class BrokerConnections:
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
 
-    # --- lifetime ------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Close every connection. Pending answers are dropped. A second call does nothing."""
         for connection in self._connections.values():
@@ -106,8 +104,6 @@ class BrokerConnections:
         while (left_s := end_s - time.monotonic()) > 0:
             self.poll(left_s)
 
-    # --- waiting -------------------------------------------------------------------------------------------------
-
     def poll(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:
         """Drive the connections; returns after the first event, or after ``timeout_s`` without one.
 
@@ -130,8 +126,6 @@ class BrokerConnections:
             if now_s >= connection.wake_s:
                 connection.advance(0)
             self._note_state(node_id, connection)
-
-    # --- one broker ----------------------------------------------------------------------------------------------
 
     def ready(self, node_id: NodeId) -> bool:
         """True if a request would be sent to this broker now; else it is busy, or a connection is being opened."""
@@ -254,8 +248,6 @@ class BrokerConnections:
         if node_id not in self._versions:
             self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
         return self._versions[node_id]
-
-    # --- parts ------------------------------------------------------------------------------------------------------
 
     def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
         if response.error_code != Code.NONE:

@@ -253,8 +253,6 @@ class Cluster(BrokerConnections):
         self.coordinators |= known
         return found
 
-    # --- parts ---------------------------------------------------------------------------------------------------
-
     def _known(self, deadline: Deadline) -> KafkaResponse:
         if self._metadata is None or time.monotonic() > self._metadata_until_s:
             return self.refresh((), deadline)

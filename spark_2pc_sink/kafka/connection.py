@@ -199,8 +199,6 @@ class Connection:
         self._in_flight.clear()
         self._unsent.clear()
 
-    # --- what drives it ------------------------------------------------------------------------------------------
-
     def advance(self, events: int | None) -> None:
         """Send, receive, connect and log in, as far as possible without waiting.
 
@@ -239,8 +237,6 @@ class Connection:
             raise TimeoutError(f"request timed out after {self._options.request_timeout_ms} ms")
         if self._steps is not None and now_s >= self._due_s:
             raise TimeoutError("connecting took too long")
-
-    # --- opening -------------------------------------------------------------------------------------------------
 
     def _opening(self) -> _Steps:
         yield from self._connecting()
@@ -336,8 +332,6 @@ class Connection:
         while not sent.is_done:
             yield select.POLLIN
         return sent.value
-
-    # --- messages ------------------------------------------------------------------------------------------------
 
     def _send(self, request: FramedRequest) -> SentRequest:
         now_s = monotonic()

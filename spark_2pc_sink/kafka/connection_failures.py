@@ -52,8 +52,6 @@ class NodeUnavailableError(Exception):
 
 
 class ConnectionFailures:
-    """Classifies the failures of one client's connections."""
-
     def __init__(self, options: KafkaOptions, tokens: BrokerTokens | None) -> None:
         self._options = options
         self._tokens = tokens
@@ -111,9 +109,6 @@ def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
         return f"broker {node_id}"
     number = f" {node_id} at" if isinstance(node_id, int) else ""
     return f"broker{number} {address[0]}:{address[1]}"
-
-
-# --- the probe -------------------------------------------------------------------------------------------------------
 
 
 def _probe(where: str, address: tuple[str, int], options: KafkaOptions, tls: ssl.SSLContext | None) -> Exception | None:

@@ -42,8 +42,6 @@ class Marker(Enum):
 
 
 class LogReader:
-    """Reads the logs of a cluster."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

@@ -155,8 +155,6 @@ class ProduceSession:
         self._queues.clear()
         self._sender.clear()
 
-    # --- parts ---------------------------------------------------------------------------------------------------
-
     @contextmanager
     def _failing(self) -> Iterator[None]:
         """End the session on any exception: rows may be half processed."""

@@ -294,8 +294,6 @@ class TransactionClient(LogReader):
 
         return answer
 
-    # --- parts ---------------------------------------------------------------------------------------------------
-
     def _deadline(self) -> Deadline:
         """``max_block_ms``, with short first pauses: usually markers are being written, which is quick."""
         return self._cluster.deadline(backoff_ms=min(BUSY_BACKOFF_MS, self._options.retry_backoff_ms))

@@ -200,8 +200,6 @@ class TransactionQueries:
     def deadline_ms(self) -> int:
         return self._cluster.options.max_block_ms
 
-    # --- coordinators --------------------------------------------------------------------------------------------
-
     def listings(self, wanted: ListFilter) -> tuple[TransactionListing, ...]:
         """The transactional ids of every broker, or of the requested one, that we may describe (DESCRIBE)."""
         deadline = self._cluster.deadline()
@@ -257,8 +255,6 @@ class TransactionQueries:
         plain = request._replace(version_max=_PLAIN_INIT_VERSION)
         return CoordinatorCalls(self._cluster, transactional_id).ask(plain, self._cluster.deadline())
 
-    # --- partitions ----------------------------------------------------------------------------------------------
-
     def partitions(self, topic: str | None, broker_id: int | None) -> tuple[TopicPartition, ...]:
         """The partitions of a topic, or of every topic, including internal ones.
 
@@ -313,8 +309,6 @@ class TransactionQueries:
             return None
         written = responses.written_markers(response)
         return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
-
-    # --- parts ---------------------------------------------------------------------------------------------------
 
     def _listings(
         self, brokers: Iterable[int], wanted: ListFilter, deadline: Deadline

@@ -216,7 +216,6 @@ class CommonOptions:
             raise refused("require_tls", self.require_tls, rule, remedy)
 
     def _check_tables(self) -> None:
-        """Check that the three tables have distinct names that PostgreSQL does not truncate."""
         tables = self.store_settings()
         if self.history_table in (self.state_table, tables.actions_table):
             rule = f"it must differ from state_table and from {tables.actions_table}"
@@ -251,7 +250,6 @@ class CommonOptions:
         return cls(**parsed(cls, given))
 
     def store_settings(self) -> StoreSettings:
-        """Names, time-outs, history, and the password provider."""
         given = {item.name: getattr(self, item.name) for item in options_of(CommonOptions) if setting_of(item).store}
         given["history_table"] = self.history_table or ""
         return StoreSettings(**given, password=self.password_source, schema_help=state_command)
@@ -281,9 +279,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-# --- recovery and status -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,9 +356,6 @@ class StatusOptions:
         check_settings(self)
 
 
-# --- a service -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(CommonOptions):
     """Everything that ``DualWrite(...)`` takes in addition to :class:`CommonOptions`."""
@@ -422,7 +414,6 @@ class ServiceOptions(CommonOptions):
         self._check_length(self.store_settings().records_table)
 
     def id_of(self, number: int) -> str:
-        """One of the transactional ids."""
         return f"{self.transactional_id}-{number}"
 
     @property
@@ -431,5 +422,4 @@ class ServiceOptions(CommonOptions):
         return f"service {self.transactional_id}"
 
     def store_settings(self) -> StoreSettings:
-        """The same; the records are kept."""
         return replace(super().store_settings(), keep_records=True)

@@ -125,7 +125,6 @@ def _of_libpq(url: URL) -> URL:
 
 
 def has_password(text: str) -> bool:
-    """Whether a valid URL has a password."""
     url = _read_url(text)
     return url is not None and (url.password is not None or "password" in url.query)
 
@@ -183,8 +182,6 @@ def _read_url(text: str) -> URL | None:
 def _refuse(shown: str, rule: str, remedy: str) -> NoReturn:
     raise refused("database", shown, rule, remedy)
 
-
-# --- the program that prints the password ---------------------------------------------------------------------------
 
 #: How many characters of a program's standard error are shown.
 _STDERR_MAX: Final = 300

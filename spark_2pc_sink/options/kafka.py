@@ -230,7 +230,6 @@ _SECURITY_ONLY = (
 
 
 def property_names() -> tuple[str, ...]:
-    """Every name that ``kafka={...}`` takes."""
     return (*FIELD_OF, *_SECURITY_ONLY, *FIXED)
 
 
@@ -298,8 +297,6 @@ def _let_defaults_yield(values: dict[str, Any]) -> None:
         elif low.name in values:
             values[high.name] = max(high.default, values[low.name])
 
-
-# --- names without a field -----------------------------------------------------------------------------------------
 
 #: Spark's Kafka sink passes client properties under this prefix; here they have none.
 SPARK_PREFIX: Final = "kafka."

@@ -136,7 +136,6 @@ class SecurityOptions:
 
     @property
     def sasl_extensions(self) -> dict[str, str]:
-        """``sasl.oauthbearer.extensions``, parsed."""
         return read_extensions(self.oauth_extensions or "")
 
     def given(self, names: tuple[str, ...]) -> dict[str, object]:
@@ -245,7 +244,6 @@ _NAMED_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def read_token_function(given: object) -> TokenFunction:
-    """The function itself, or the one named by ``'module:function'``."""
     if isinstance(given, TokenFunction):
         return given
     if isinstance(given, str):
@@ -345,7 +343,6 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
 
 
 def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
-    """The values in a JAAS text, by field."""
     match = _JAAS.fullmatch(text)
     module = match["module"].rpartition(".")[2] if match else ""
     if module == "Krb5LoginModule":

@@ -70,7 +70,6 @@ class SinkLayout(RecordShape, RowShape):
 
     @property
     def each(self) -> tuple[SinkLayout, ...]:
-        """One layout for each lane."""
         return self.lanes or (self,)
 
     @classmethod

@@ -48,7 +48,6 @@ class TableName:
 
 
 def quote_identifier(name: str) -> str:
-    """``name`` in double quotes, safe as an identifier in SQL."""
     if not name or "\x00" in name:
         remedy = "choose another name, for a column with columns={'name': 'expression'}"
         raise refused("name", name, "a PostgreSQL name must have at least one character, and no NUL", remedy)

@@ -42,7 +42,6 @@ _LIST: Final = "list[str] | tuple[str, ...]"
 
 
 def _columns(given: object, name: str) -> dict[str, str]:
-    """A copy of a mapping of target columns."""
     texts = isinstance(given, Mapping) and all(
         isinstance(text, str) and text.strip() for item in given.items() for text in item
     )
@@ -148,8 +147,6 @@ def _keywords_checked(output: _Output) -> _Output:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sourced:
-    """The rows that an output gets."""
-
     rows: str | None = _expression(
         "'explode(expression) AS name' makes each element of an array a row; None: the rows of the batch", sink=None
     )
@@ -324,7 +321,6 @@ def _check_values(output: Records | Rows) -> None:
 
 
 def _check_schema(records: Records) -> None:
-    """Refuse schema options if the value has no schema."""
     for item in fields(Records):
         value = getattr(records, item.name)
         of_schema = item.name.startswith(("value_schema", "value_subject"))
@@ -444,7 +440,6 @@ class Lane:
 
     @property
     def order_by(self) -> str | None:
-        """The order of rows with one key."""
         return None if self.rows is None else self.rows.order_by
 
     @contextmanager

@@ -107,7 +107,6 @@ def milliseconds(default: int | None, why: str, *, at_least: int = 1, at_most: i
 
 
 def setting_of(item: Field[Any]) -> Setting:
-    """The :class:`Setting` of a dataclass field made by :func:`setting`."""
     described: Setting = item.metadata[_KEY]
     return described
 
@@ -135,7 +134,6 @@ def options_of(options: type[Any]) -> list[Field[Any]]:
 
 
 def place_of(item: Field[Any]) -> int:
-    """Where the group of an option is among all."""
     return list(Theme).index(setting_of(item).group)
 
 
@@ -163,7 +161,6 @@ def parsed(options: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_text(options: Iterable[Field[Any]]) -> str:
-    """The options by group, for a docstring."""
     lines, group = [], Theme.OWN
     # Required ones come with those of their group.
     for item in sorted(options, key=place_of):
@@ -397,7 +394,6 @@ def as_text(name: str, raw: object, *, secret: bool = False) -> str:
 
 
 def as_number(name: str, raw: object) -> int:
-    """A whole number, or its decimal text."""
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):

@@ -36,8 +36,6 @@ DEAD_LETTERS_SUFFIX: Final = "_dead_letters"
 _PORT_MAX: Final = 65_535
 
 
-# --- the limit of bad rows -----------------------------------------------------------------------------------------
-
 #: Maximum for one batch, whatever the option. The driver holds their list, and compares it with each row of the next
 #: attempt; and finding that many in the database takes minutes.
 BAD_ROWS_MAX: Final = 10_000
@@ -91,9 +89,6 @@ def _number(text: str) -> Decimal:
     except InvalidOperation:
         return Decimal(-1)
     return number if number.is_finite() else Decimal(-1)
-
-
-# --- declarations --------------------------------------------------------------------------------------------------
 
 
 def _outputs(given: object, name: str) -> tuple[Records | Rows, ...]:
@@ -288,7 +283,6 @@ class SinkOptions(CommonOptions):
 
     @property
     def dead_letter_name(self) -> TableName:
-        """The dead-letter table, with its schema."""
         if self.dead_letter_table is None:
             return TableName(self.state_table + DEAD_LETTERS_SUFFIX, self.state_schema)
         name = TableName.parse(self.dead_letter_table, option="dead_letter_table")
@@ -308,11 +302,8 @@ class SinkOptions(CommonOptions):
 
     @property
     def all_topics(self) -> tuple[str, ...]:
-        """The same, and the topic of dead letters."""
         return self.topics if self.dead_letter_topic is None else (*self.topics, self.dead_letter_topic)
 
-
-# --- a sink with one topic and one table ---------------------------------------------------------------------------
 
 #: The options of `Rows` and `Records` that are keywords of the sink too: by the sink's name.
 _FLAT: Final[Mapping[str, tuple[type[Records | Rows], Field[Any]]]] = {
@@ -326,7 +317,6 @@ _FLAT: Final[Mapping[str, tuple[type[Records | Rows], Field[Any]]]] = {
 
 
 def _of_sink(flat: tuple[type[Records | Rows], Field[Any]]) -> Field[Any]:
-    """The declaration of an output's option as the sink has it."""
     _, item = flat
     about = setting_of(item)
     why = with_names(about.why, long=True)

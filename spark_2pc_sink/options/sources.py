@@ -76,7 +76,6 @@ class SourcedOptions:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The options of `DualWriteSink`."""
         return {**self.options, "kafka": self.kafka} if self.kafka else dict(self.options)
 
     def add(self, options: Mapping[str, Any], *, source: str) -> None:
@@ -105,9 +104,6 @@ def add_once(known: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: 
         if known.setdefault(name, value) != value:
             rule = "it was given before with another value"
             raise refused(source, name, rule, "give it once")
-
-
-# --- variables -----------------------------------------------------------------------------------------------------
 
 
 def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, strict: bool = True) -> SourcedOptions:
@@ -144,9 +140,6 @@ def sourced_value(option: str, text: str, *, source: str) -> Any:
         raise replace(error, option=source) from None
 
 
-# --- TOML ----------------------------------------------------------------------------------------------------------
-
-
 def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> SourcedOptions:
     """Read the options of a sink; ``environment`` are the variables, by default those of this process."""
     place = os.fspath(path)
@@ -178,7 +171,6 @@ class _Reader:
         self.written: dict[str, str] = {}
 
     def options(self, tables: Mapping[str, Any]) -> dict[str, Any]:
-        """The tables of the file as keywords of `DualWriteSink`."""
         for name in tables:
             if name not in _OPTIONS:
                 remedy = nearest(name, _OPTIONS, known_elsewhere=KNOWN_ELSEWHERE)
@@ -252,9 +244,6 @@ def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
             raise refused("writes", kind, rule, nearest(kind, _KINDS) if isinstance(kind, str) else _EXAMPLE)
         outputs.append(_KINDS[kind](**options))
     return tuple(outputs)
-
-
-# --- Java properties -----------------------------------------------------------------------------------------------
 
 
 def read_properties_file(path: Path, *, option: str) -> list[tuple[str, str]]:

@@ -91,8 +91,6 @@ class AsyncDualWrite(ServiceBase):
         finally:
             self._blocks.leave(transaction)
 
-    # --- parts ---------------------------------------------------------------------------------------------------
-
     async def _commit(
         self,
         session: AsyncWritable,

@@ -111,8 +111,6 @@ class DualWrite(ServiceBase):
         finally:
             self._blocks.leave(transaction)
 
-    # --- parts ---------------------------------------------------------------------------------------------------
-
     def _commit(self, session: Writable, enlisted: Enlisted, transaction: ServiceTransaction) -> None:
         enlisted.check()
         if not isinstance(session, Connection):

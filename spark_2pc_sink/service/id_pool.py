@@ -71,8 +71,6 @@ class IdPool:
         with self._changed:
             return len(self._held)
 
-    # --- lifetime ------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Take ids, settle those left by dead processes, and start the keeper.
 
@@ -112,8 +110,6 @@ class IdPool:
                 self._recovered(handle.writer)
             handle.close()
 
-    # --- lending -------------------------------------------------------------------------------------------------
-
     def acquire(self) -> IdWriter:
         """Lend the id that was free for longest, until `release`; KafkaTimeoutError after ``wait_for_id_ms``."""
         limit_ms = self._options.wait_for_id_ms
@@ -148,8 +144,6 @@ class IdPool:
             else:
                 self._free.append(writer)
             self._changed.notify_all()
-
-    # --- the keeper ----------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         while True:
@@ -236,8 +230,6 @@ class IdPool:
         for writer in self._taken_out(lambda each: each.transactional_id in old):
             if not self._recovered(writer):
                 self._put(writer)
-
-    # --- taking --------------------------------------------------------------------------------------------------
 
     def _take(self, survey: Survey, *, first: bool) -> None:
         """Take the wanted number of ids: those left by dead processes before new ones."""

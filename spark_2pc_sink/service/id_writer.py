@@ -107,8 +107,6 @@ class IdWriter:
         noted = self._unnoted is None and self._ending is None
         return None if noted else self._clock.now_s() - self._unnoted_since_s
 
-    # --- recovery ------------------------------------------------------------------------------------------------
-
     def recover(self, *, expected: StateRow | None = None) -> None:
         """Claim the row, settle the previous transaction, and resend the records that Kafka lacks.
 
@@ -157,8 +155,6 @@ class IdWriter:
                 break
             deadline.pause()
         raise self._in_doubt(prepared, error) from error
-
-    # --- the recipe ----------------------------------------------------------------------------------------------
 
     def send(self, records: EncodedRecords) -> SentRecords:
         """Begin a Kafka transaction, and send; all records are acknowledged when this returns."""
@@ -260,8 +256,6 @@ class IdWriter:
         except BaseException:
             self.unsettled = True
             raise
-
-    # --- parts ---------------------------------------------------------------------------------------------------
 
     def _has_followed(self, producer: ProducerIdAndEpoch, answer: EndTxnAnswer | None) -> bool:
         """Continue after a commit in Kafka, if its answer is success."""

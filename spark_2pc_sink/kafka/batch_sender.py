@@ -62,7 +62,7 @@ _ordinal: Final = attrgetter("ordinal")
 
 @dataclass(frozen=True)
 class PartitionReceipt:
-    """The brokers' acknowledgements for one partition in this transaction."""
+    """What the brokers have acknowledged for one partition in this transaction."""
 
     records: int
     first_offset: int

@@ -49,14 +49,10 @@ class _FailedConnections:
 
 
 class BrokerConnections:
-    """One connection to each broker in use.
+    """One connection to each broker in use. Not thread-safe, and not to be used across a fork.
 
-    Construction reads the TLS files and does no network I/O. Not thread-safe, and not to be used across
-    a fork.
-
-    Raises:
-        ConfigurationError: a TLS file cannot be read.
-        MissingExtraError: the login needs a package that is not installed.
+    Construction reads the TLS files and does no network I/O. It raises ConfigurationError for a file that cannot be
+    read, and MissingExtraError if the login needs a package that is not installed.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -105,11 +101,7 @@ class BrokerConnections:
             self.poll(left_s)
 
     def poll(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Drive the connections; returns after the first event, or after ``timeout_s`` without one.
-
-        Args:
-            until: condition to wait for. If it holds already, no further event is needed.
-        """
+        """Drive the connections until the first event, for ``timeout_s`` at most; not at all if ``until`` holds."""
         if until():
             timeout_s = 0.0
         now_s = time.monotonic()
@@ -132,14 +124,11 @@ class BrokerConnections:
         return self._connection(node_id).ready
 
     def send(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> SentRequest:
-        """Send a request to a broker that is `ready`.
+        """Send a request to a broker that is `ready`; ``deadline`` is for the versions it offers, if they are not known.
 
         The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
         fails every request on it.
-
-        Args:
-            deadline: for the versions that the broker offers, if they are not known.
         """
         version = API_VERSIONS_VERSION
         if request.api is not Api.API_VERSIONS:
@@ -164,11 +153,10 @@ class BrokerConnections:
         return self._answer(node_id, self.send(node_id, request, deadline), deadline)
 
     def begin(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
-        """Send a request at once; the answer is awaited later.
+        """Send a request at once; the result waits for the answer.
 
-        Returns:
-            The function that waits for the answer. None if another request or a new connection is needed first, or if
-            sending failed; the broker may have received it anyway.
+        None if another request or a new connection is needed first, or if sending failed; the broker may have received
+        it anyway.
         """
         if node_id not in self._versions or node_id not in self._connections:
             return None
@@ -181,11 +169,7 @@ class BrokerConnections:
         return lambda: self._answer(node_id, sent, deadline)
 
     def request_at_once(self, requests: Mapping[int, RequestTemplate], deadline: Deadline) -> dict[int, KafkaResponse]:
-        """Send one request each to several brokers, at the same time to those that are connected.
-
-        Returns:
-            The answers; a broker without one is omitted.
-        """
+        """The answers of several brokers, asked at the same time if they are connected; omits those without one."""
         later: dict[int, AnswerLater] = {}
         found: dict[int, KafkaResponse] = {}
         for node_id, request in requests.items():
@@ -215,10 +199,7 @@ class BrokerConnections:
     ) -> _Answer:
         """Run ``attempt`` until it does not raise `NodeUnavailableError`, with growing pauses.
 
-        Args:
-            otherwise: the error's reason if no attempt could be made; by default the last connection
-                failure.
-            remedy: the error's remedy for a reason.
+        ``otherwise`` is the error's reason if no attempt could be made, by default the last connection failure.
         """
         newest: str | None = None
         while not deadline.passed:
@@ -267,11 +248,7 @@ class BrokerConnections:
         return sent.value
 
     def _connection(self, node_id: NodeId) -> Connection:
-        """The connection to a broker, new or existing, in any state.
-
-        Raises:
-            NodeUnavailableError: the previous one failed, or it is too early for a new one.
-        """
+        """The connection to a broker, in any state; NodeUnavailableError if it failed, and another one is not due."""
         connection = self._connections.get(node_id)
         if connection is not None:
             connection.renew()

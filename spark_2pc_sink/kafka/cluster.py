@@ -85,12 +85,9 @@ class Cluster(BrokerConnections):
         self.close()
 
     def features(self, *, age_ms_max: int | None = None) -> BrokerFeatures:
-        """The cluster's id and its transaction.version.
+        """The cluster's id and its transaction.version, not older than ``age_ms_max``; None accepts any age.
 
         A broker with outdated information is ignored: the higher epoch wins (KIP-584).
-
-        Args:
-            age_ms_max: largest age of the answer, 0 for a new request; None accepts any age.
         """
         deadline = self.deadline()
         if age_ms_max and (fresh := self.fresh_features(age_ms_max)) is not None:
@@ -168,11 +165,7 @@ class Cluster(BrokerConnections):
         return int(self.most_promising_first(self.node_ids(deadline))[0])
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Each topic's number of partitions.
-
-        Raises:
-            UnknownTopicError: a topic does not exist. It is never created.
-        """
+        """Each topic's number of partitions. One that does not exist is an UnknownTopicError, and is not created."""
         wanted = sorted(set(topics))
         found = self.existing_topics(wanted)
         missing = [topic for topic in wanted if topic not in found]
@@ -222,11 +215,7 @@ class Cluster(BrokerConnections):
         )
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
-        """The coordinator of ``transactional_id``, requested from the brokers if unknown.
-
-        Raises:
-            NodeUnavailableError: the coordinator is currently unknown.
-        """
+        """The coordinator of ``transactional_id``; NodeUnavailableError if the brokers currently know none."""
         known = self.coordinators.get(transactional_id)
         if known is not None:
             return known
@@ -238,11 +227,7 @@ class Cluster(BrokerConnections):
     def find_coordinators(
         self, transactional_ids: Sequence[str], deadline: Deadline
     ) -> dict[str, int | NodeUnavailableError | KafkaError]:
-        """Request the coordinators of these ids in one request, and cache them like `coordinator`.
-
-        Returns:
-            Each id's broker, or the error: currently unknown, or the id may not be described.
-        """
+        """Request the brokers of these ids at once, and cache them; or errors: unknown now, or not to be described."""
         node_id = self.any_node(deadline)
         request = messages.find_coordinators_request(transactional_ids)
         answers = responses.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
@@ -346,11 +331,7 @@ class LeaderFinder:
         self._refreshes_in_vain = 0
 
     def find(self, deadline: Deadline) -> int | None:
-        """The leader, requested from the brokers if unknown; None while the partition has none.
-
-        Raises:
-            UnknownTopicError: the partition was missing from several refreshes in a row.
-        """
+        """The leader; None while there is none. UnknownTopicError if several refreshes in a row lack the partition."""
         leader = self._cluster.leaders.get(self._partition)
         if leader is not None:
             return leader
@@ -372,12 +353,7 @@ class LeaderFinder:
 
 
 def ask_leader(cluster: Cluster, partition: TopicPartition, request: RequestTemplate, deadline: Deadline) -> KafkaPart:
-    """Ask the current leader of ``partition`` until it answers, and return its answer for the partition.
-
-    Raises:
-        KafkaError: the leader refused.
-        UnknownTopicError: the partition does not exist.
-    """
+    """Ask the current leader of ``partition`` until it answers, and return its answer for the partition."""
     finder, api = LeaderFinder(cluster, partition), request.api.name
 
     def attempt() -> KafkaPart:
@@ -410,9 +386,8 @@ def end_offset(
 ) -> int:
     """One past the last offset (LATEST), the first offset (EARLIEST), or the first record at or after a time.
 
-    Args:
-        end: an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older.
-        isolation: transactions still open are included (the high watermark), or not (the last stable offset).
+    ``end`` is an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older. With isolation
+    READ_COMMITTED it is the last stable offset, else the high watermark.
     """
     request = messages.list_offsets_request({partition: end}, isolation=isolation)
     return int(ask_leader(cluster, partition, request, deadline).offset)

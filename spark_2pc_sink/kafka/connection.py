@@ -60,11 +60,7 @@ _Steps: TypeAlias = "Generator[int, int | None, None]"
 
 
 class TlsFailedError(OSError):
-    """TLS with a peer has failed. Internal to this package.
-
-    Args:
-        error: OpenSSL's error; None if the peer speaks TLS, and this connection does not.
-    """
+    """TLS with a peer has failed; OpenSSL's error is None if the peer speaks TLS, and this connection does not."""
 
     def __init__(self, error: ssl.SSLError | None) -> None:
         super().__init__("the peer uses TLS" if error is None else str(error))
@@ -167,10 +163,7 @@ class Connection:
         return -1 if self._socket is None else self._socket.fileno()
 
     def send(self, request: FramedRequest) -> SentRequest:
-        """Send a request on a connection that is `ready`.
-
-        Without an answer within ``request_timeout_ms`` the connection is closed, and every request on it fails.
-        """
+        """Send a request on a connection that is `ready`; see `BrokerConnections.send`."""
         sent = self._send(request)
         self.advance(0)
         return sent
@@ -202,10 +195,8 @@ class Connection:
     def advance(self, events: int | None) -> None:
         """Send, receive, connect and log in, as far as possible without waiting.
 
-        Any failure closes the connection, and is reported by its requests.
-
-        Args:
-            events: events that occurred; 0 if only time has passed; None begins to connect or log in.
+        ``events`` is 0 if only time has passed; None begins to connect or log in. A failure closes the connection, and
+        is reported by its requests.
         """
         if self.failure is not None:
             return

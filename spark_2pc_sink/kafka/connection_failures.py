@@ -61,11 +61,7 @@ class ConnectionFailures:
     def classify(
         self, node_id: int | str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception:
-        """The exception for a failed connection.
-
-        Returns:
-            `NodeUnavailableError` if a retry may succeed; else the permanent error.
-        """
+        """The exception for a failed connection: `NodeUnavailableError` if a retry may succeed, or a permanent one."""
         if isinstance(error, (KafkaError, ConfigurationError)):
             return error  # from the token source, or a broker that is too old
         where = _named(node_id, address)
@@ -195,11 +191,7 @@ _ALERT: Final = re.compile(r"(?:SSLV3|TLSV1|TLSV13)_ALERT_(\w+)")
 
 
 def client_context(options: KafkaOptions) -> ssl.SSLContext | None:
-    """The TLS context for connections; None if ``security.protocol`` has no TLS.
-
-    Raises:
-        ConfigurationError: a file cannot be read or has invalid content.
-    """
+    """The TLS context; None if ``security.protocol`` has no TLS. ConfigurationError for an invalid file."""
     if not options.security_protocol.endswith("SSL"):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

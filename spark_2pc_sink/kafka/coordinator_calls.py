@@ -61,11 +61,7 @@ class CoordinatorCalls:
         read: Callable[[KafkaResponse], Any] = lambda response: response,
         code_of: Callable[[Any], int] = lambda found: found.error_code,
     ) -> Any:
-        """Send a request until the answer no longer asks for a retry.
-
-        Raises:
-            KafkaTimeoutError: no final answer within the deadline; the last request may have been carried out.
-        """
+        """Send a request until the answer no longer asks for a retry. After a time-out it may have been carried out."""
 
         def attempt(node_id: int) -> Any:
             reply = read(self._cluster.request(node_id, request, deadline))
@@ -104,8 +100,7 @@ class InitializedProducer:
     Args:
         ongoing: the kept prepared transaction, '' for none (KIP-939).
         two_phase_commit: True if transactions of this id never time out.
-        own_timeout: True if set by the user's transaction.timeout.ms, False if it is the broker's
-            maximum.
+        own_timeout: whether it is the user's transaction.timeout.ms, or else the broker's maximum.
     """
 
     producer: ProducerIdAndEpoch
@@ -163,9 +158,7 @@ def commit_error(
     """The error for a refused commit: a `FencedError` for another writer, a plain `KafkaError` for a time-out.
 
     If the coordinator does not tell them apart, the class is that of the code, and the message names both causes.
-
-    Args:
-        open_ms: upper bound of the transaction's age, in milliseconds.
+    ``open_ms`` is an upper bound of the transaction's age.
     """
     kind: type[KafkaError] | None = None
     cause = TWO_CAUSES

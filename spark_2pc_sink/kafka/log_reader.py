@@ -71,11 +71,9 @@ class LogReader:
         return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
 
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Find which transactions were committed since.
+        """Find which transactions were committed since; the result lists what the limits left unread.
 
-        Args:
-            limit_ms: longest search; the result lists what was not read by then.
-            bytes_max: most bytes to read from all logs together; reported in the same way.
+        ``bytes_max`` is for all logs together.
         """
         deadline = self._cluster.deadline(limit_ms)
         wanted = sorted(set(topics))
@@ -87,10 +85,7 @@ class LogReader:
         return replace(found, unread=found.unread + gone)
 
     def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """First offset of the producer's open transaction in a partition, as its leader reports; None if none is open.
-
-        At most for ``limit_ms``, and never longer than ``max_block_ms``.
-        """
+        """First offset of the producer's open transaction in a partition, by its leader; None if none is open."""
         return self._open_since(partition, producer_id, self._bounded(limit_ms))
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
@@ -143,12 +138,10 @@ def read_log(
 def fetch_logs(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, bytes]:
-    """Whole batches from several logs, and possibly a partial one, by one request to each leader.
+    """Whole batches from at least one of several logs, and possibly a partial one, by one request to each leader.
 
-    They share `FETCH_BYTES_MAX` or one batch per leader, so some are empty until others have been read.
-
-    Returns:
-        The bytes of at least one log. A log is omitted if its leader is unknown or does not answer.
+    They share `FETCH_BYTES_MAX` or one batch per leader, so some are empty until others have been read. A log is
+    omitted if its leader is unknown or does not answer.
     """
     found = ask_leaders(cluster, offsets, lambda led: _fetch_request({at: offsets[at] for at in led}), deadline)
     if not found:

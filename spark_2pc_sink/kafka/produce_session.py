@@ -62,9 +62,7 @@ UNACKNOWLEDGED_BYTES_MAX: Final = 32 * 1024 * 1024
 class ProduceSession:
     """Appends records to a transaction and waits for their acknowledgements.
 
-    Args:
-        limits: topic limits already known; others are requested.
-        ends: ends of logs before the session, if known; others are requested.
+    ``limits`` of topics and ``ends`` of logs before the session are requested, except for those that are passed.
     """
 
     def __init__(
@@ -129,11 +127,7 @@ class ProduceSession:
             self._look_up(partitions)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
-        """Wait until everything appended is acknowledged.
-
-        Returns:
-            Each partition's acknowledgements since the session began; partitions without records are absent.
-        """
+        """Wait until everything is acknowledged; returns each partition's receipt since the session began, if any."""
         with self._failing():
             for batch in self._encoder.finish():
                 self._send(batch)
@@ -215,12 +209,7 @@ _ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
 
 @dataclass(frozen=True)
 class AcknowledgedBatches:
-    """Positions of acknowledged batches.
-
-    Attributes:
-        offsets: the first and the last offset in each partition.
-        topic_ids: topic to Kafka's topic id; omits topics whose broker has none.
-    """
+    """The first and the last offset in each partition; and Kafka's topic ids by topic, if its broker has one."""
 
     offsets: Mapping[TopicPartition, tuple[int, int]]
     topic_ids: Mapping[str, str]
@@ -241,14 +230,10 @@ class BatchListSender:
     def send(
         self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
     ) -> AcknowledgedBatches:
-        """Send, and wait for every acknowledgement.
+        """Send, and wait for every acknowledgement: for ``delivery_timeout_ms``, excluding the first attempt.
 
-        Args:
-            producer: the transaction's pair, not used for sending before.
-            transaction_version: the cluster's; below 2 the partitions must have been added to the transaction.
-
-        Raises:
-            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, excluding the first attempt.
+        The pair was not used for sending before. Below transaction.version 2 the partitions must have been added to the
+        transaction.
         """
         transaction = ProducedTransaction(self._transactional_id, producer, transaction_version)
         return self._send_at_once(transaction, batches) or self._send_queued(transaction, batches)

@@ -82,23 +82,13 @@ class EncodingOptions:
 
 
 def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:
-    return RecordTooLargeError(
-        topic=partition.topic,
-        partition=partition.partition,
-        row_key=row_key,
-        record_bytes=record_bytes,
-        limit=limit,
-    )
+    topic, number = partition.topic, partition.partition
+    return RecordTooLargeError(topic=topic, partition=number, row_key=row_key, record_bytes=record_bytes, limit=limit)
 
 
 def record_lacks_key(partition: TopicPartition, value: bytes | None) -> RecordRefusedError:
-    return RecordRefusedError(
-        topic=partition.topic,
-        partition=partition.partition,
-        record=f"value {printable_key(value)}",
-        reason=_LACKS_KEY,
-        lacks_key=True,
-    )
+    topic, number, record = partition.topic, partition.partition, f"value {printable_key(value)}"
+    return RecordRefusedError(topic=topic, partition=number, record=record, reason=_LACKS_KEY, lacks_key=True)
 
 
 def printable_key(key: bytes | None) -> str:
@@ -233,12 +223,7 @@ _INT16_MAX: Final = 2**15 - 1
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """The columns of some rows, all of the same length; None for an absent column.
-
-    Attributes:
-        topic: topic names, never null.
-        partition: integers, null if the key decides.
-    """
+    """The columns of some rows; None for an absent one. A topic is never null, a partition is if the key decides."""
 
     topic: ArrowColumn | None
     partition: ArrowColumn | None
@@ -328,9 +313,7 @@ def _take(column: ArrowColumn | None, rows: ArrowColumn | None) -> Any:
 def runs_of(numbers: npt.NDArray[Any]) -> tuple[Int64Array | None, list[tuple[int, int, int]]]:
     """Group rows with the same number, smallest number first; within a group they keep their order.
 
-    Returns:
-        The row order (None: unchanged), and each number with its first row in that order and one
-        past its last.
+    Returns the row order (None: unchanged), and each number with its first row in that order and one past its last.
     """
     if not len(numbers):
         return None, []
@@ -358,10 +341,8 @@ class RowBuffer:
     """Collects rows for one partition until they fill a record batch.
 
     A task gets its rows in Arrow batches whose size is unrelated to record batches, so the rest of each is buffered
-    and the next one is appended. The buffer holds slices that share the memory of the original columns.
-
-    Args:
-        bytes_max: most bytes of records in one batch, before compression.
+    and the next one is appended. The buffer holds slices that share the memory of the original columns. ``bytes_max``
+    is for one batch, before compression.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -391,11 +372,7 @@ class RowBuffer:
 
 
 class RecordEncoder:
-    """Collects rows by partition, and encodes them as soon as they fill a batch.
-
-    Args:
-        limits: returns a topic's limits; called once for each topic.
-    """
+    """Collects rows by partition, and encodes them as soon as they fill a batch; asks once for a topic's limits."""
 
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         self._options = options

@@ -210,18 +210,13 @@ class TransactionClient(LogReader):
         initialized = self.init_producer_id()
         if initialized.producer.exhausted:
             initialized = self.init_producer_id()
-        if not initialized.producer.exhausted:
-            return initialized
-        raise kafka_error(
-            "InitProducerId", Code.UNKNOWN_SERVER_ERROR, f"answered {initialized.producer}, whose epochs are exhausted"
-        )
+        if initialized.producer.exhausted:
+            detail = f"answered {initialized.producer}, whose epochs are exhausted"
+            raise kafka_error("InitProducerId", Code.UNKNOWN_SERVER_ERROR, detail)
+        return initialized
 
     def describe(self) -> TransactionDescription:
-        """Describe the transaction; changes nothing.
-
-        Raises:
-            KafkaError: any refusal except "no such transactional id", which is a state.
-        """
+        """Describe the transaction; changes nothing. "No such transactional id" is a state, not an error."""
         return self._calls.describe(self._deadline())
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
@@ -237,7 +232,11 @@ class TransactionClient(LogReader):
             partition, code = self._calls.ask(
                 messages.add_partitions_request(self.transactional_id, producer, wanted),
                 deadline,
-                read=lambda response: _worst(responses.added_partitions(response)),
+                # The one that explains a refusal: not OPERATION_NOT_ATTEMPTED, a mere consequence.
+                read=lambda response: min(
+                    responses.added_partitions(response).items(),
+                    key=lambda item: (item[1] == Code.NONE, item[1] == Code.OPERATION_NOT_ATTEMPTED, item),
+                ),
                 code_of=lambda found: found[1],
             )
             if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -270,11 +269,9 @@ class TransactionClient(LogReader):
         return _answer_of(reply)
 
     def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
-        """Send EndTxn once, immediately; the answer is awaited later.
+        """Send EndTxn once, immediately; returns what waits for the answer, and must be called before other requests.
 
-        Returns:
-            The function that waits for the answer; it returns None if `end` must continue, and this client must not be
-            used before it is called. None if another request is needed first, or the request could not be sent.
+        That returns None if `end` must continue. None if another request is needed first, or it could not be sent.
         """
         features = self._cluster.fresh_features(self._features_age_ms_max)
         if features is None:
@@ -314,10 +311,7 @@ class TransactionClient(LogReader):
 
     def _send_init(self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool) -> KafkaResponse:
         request = messages.init_producer_id_request(
-            self.transactional_id,
-            timeout_ms=timeout_ms,
-            enable_two_phase_commit=two_phase,
-            keep_prepared=keep_prepared,
+            self.transactional_id, timeout_ms=timeout_ms, enable_two_phase_commit=two_phase, keep_prepared=keep_prepared
         )
         return self._calls.ask(request, deadline)
 
@@ -358,8 +352,3 @@ class TransactionClient(LogReader):
 
 def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
     return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
-
-
-def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:
-    """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, a mere consequence."""
-    return min(codes.items(), key=lambda item: (item[1] == Code.NONE, item[1] == Code.OPERATION_NOT_ATTEMPTED, item))

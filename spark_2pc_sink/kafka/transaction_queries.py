@@ -29,11 +29,10 @@ from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 @dataclass(frozen=True)
 class ListFilter:
-    """Which transactional ids to list; all given conditions must match.
+    """Which transactional ids to list; all given conditions must match, and an empty one matches all.
 
     Args:
-        states: Kafka's names, such as Ongoing or PrepareCommit; empty for all.
-        producer_ids: producer ids; empty for all.
+        states: Kafka's names, such as Ongoing or PrepareCommit.
         running_longer_than_ms: only transactions that began longer ago; None or a negative number for all (KIP-994).
             An id without a start time, because no transaction is open, passes.
         transactional_id_pattern: an RE2 expression for the whole id; None or '' for all (KIP-1152).
@@ -232,8 +231,7 @@ class TransactionQueries:
     def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
         """The transactional id of each producer id. Missing producer ids have none, for certain.
 
-        Raises:
-            AuthorizationError: some transactional ids are hidden from us.
+        Raises AuthorizationError if some transactional ids are hidden from us.
         """
         deadline = self._cluster.deadline()
         self._check_nothing_is_hidden(deadline)
@@ -256,11 +254,7 @@ class TransactionQueries:
         return CoordinatorCalls(self._cluster, transactional_id).ask(plain, self._cluster.deadline())
 
     def partitions(self, topic: str | None, broker_id: int | None) -> tuple[TopicPartition, ...]:
-        """The partitions of a topic, or of every topic, including internal ones.
-
-        Args:
-            broker_id: only partitions with a replica on this broker.
-        """
+        """The partitions of a topic, or of every topic, including internal ones; those with a replica on a broker."""
         topics = self._topics(None if topic is None else [topic], self._cluster.deadline())
         for found in topics:
             if found.error_code != Code.NONE:
@@ -277,11 +271,7 @@ class TransactionQueries:
     def producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
-        """The producers remembered by partitions; partitions that do not exist (any more) are omitted.
-
-        Args:
-            broker_id: the broker to ask; the leader of each partition if None.
-        """
+        """The producers remembered by partitions at a broker, None for the leaders; omits missing partitions."""
         found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
         wanted = sorted(set(partitions))
         for first in range(0, len(wanted), PARTITIONS_PER_ROUND_MAX):
@@ -291,11 +281,7 @@ class TransactionQueries:
     def write_abort_marker(
         self, partition: TopicPartition, producer: ProducerIdAndEpoch, *, coordinator_epoch: int
     ) -> int | None:
-        """Send one ABORT marker, once, to the leader of ``partition``.
-
-        Returns:
-            The leader's code; None if the answer was lost, or the leader was unreachable.
-        """
+        """Send one ABORT marker, once, to the leader; returns its code, or None if it gave no answer."""
         deadline = self._cluster.deadline()
         try:
             node_id = self._brokers_of([partition], None, deadline).get(partition)

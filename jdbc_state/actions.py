@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -166,9 +166,8 @@ class ActionLines:
         newest_first = sa.func.row_number().over(
             partition_by=table.c.detail.has_key(LAYOUT), order_by=[table.c.at.desc(), table.c.number.desc()]
         )
-        counted = (
-            sa.select(table.c.number, newest_first.label("nth")).where(mine, table.c.action.in_(ROUTINE)).subquery()
-        )
+        routine = sa.select(table.c.number, newest_first.label("nth")).where(mine, table.c.action.in_(ROUTINE))
+        counted = routine.subquery()
         return sa.delete(table).where(mine, table.c.number.in_(sa.select(counted.c.number).where(counted.c.nth > keep)))
 
     def newest(self, transactional_id: str | None, *, last: int, since: datetime | None = None) -> sa.Select[Any]:
@@ -178,7 +177,3 @@ class ActionLines:
         if transactional_id is not None:
             found = found.where(table.c.transactional_id == transactional_id)
         return found if since is None else found.where(table.c.at >= since)
-
-
-def action_line_of(answer: Any) -> ActionLine:
-    return ActionLine(**{each.name: getattr(answer, each.name) for each in fields(ActionLine)})

@@ -45,8 +45,13 @@ class Claimant:
         """Raise the reason for which the claim's WHERE clause refuses."""
         if row is not None:
             self._check_owner(row)
-        if self.expected_generation is not None and (row is None or not self._holds(row, self.expected_generation)):
-            raise claim_lost_error(self.transactional_id, self.expected_generation, row)
+        expected = self.expected_generation
+        if expected is None or (row is not None and row.generation == expected):
+            return
+        # A later one of the same run, whose answer was lost.
+        own = row is not None and self.run_id is not None and (row.query_id, row.run_id) == (self.query_id, self.run_id)
+        if row is None or row.generation < expected or not own:
+            raise claim_lost_error(self.transactional_id, expected, row)
 
     def _check_owner(self, row: StateRow) -> None:
         name, decided = row.transactional_id, row.status == DECIDED
@@ -59,11 +64,6 @@ class Claimant:
         if self.query_id is not None and row.query_id not in (None, self.query_id) and not self.adopt:
             found = str(row.query_id)
             raise ClaimRefusedError(transactional_id=name, what="query", expected=self.query_id, found=found)
-
-    def _holds(self, row: StateRow, expected: int) -> bool:
-        """True for the expected claim, and for a later one of the same run whose answer was lost."""
-        own = self.run_id is not None and (row.query_id, row.run_id) == (self.query_id, self.run_id)
-        return row.generation == expected or (row.generation > expected and own)
 
 
 def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) -> StateRow | None:
@@ -85,8 +85,7 @@ def claim_statement(
 ) -> sa.Select[Any]:
     """The claim statement. It returns the row, or no row if it changed nothing.
 
-    Args:
-        generation: the row's generation as read; the claim fails if it has changed. None if there was no row.
+    The claim fails if the row's ``generation`` is not as read; None if there was no row.
     """
     state = tables.state
     newest = _newest(tables, claimant.transactional_id, has_history=has_history)
@@ -142,22 +141,16 @@ def _claim(state: sa.Table, claimant: Claimant, generation: int | None, newest: 
     return claimed.returning(*columns).cte("changed")
 
 
-def _other_query(row: sa.FromClause, claimant: Claimant) -> sa.ColumnElement[bool]:
-    if claimant.query_id is None:
-        return sa.false()
-    return sa.and_(row.c.query_id.is_not(None), row.c.query_id != claimant.query_id)
-
-
-def _other_cluster(row: sa.FromClause, claimant: Claimant) -> sa.ColumnElement[bool]:
-    return sa.and_(row.c.cluster_id.is_not(None), row.c.cluster_id != claimant.cluster_id)
+def _is_other(owner: sa.ColumnElement[Any], own: str | None) -> sa.ColumnElement[bool]:
+    return sa.false() if own is None else sa.and_(owner.is_not(None), owner != own)
 
 
 def _allowed(row: sa.FromClause, claimant: Claimant) -> sa.ColumnElement[bool]:
     """`Claimant.check` as SQL; the tests run both on the same cases."""
-    other_cluster = _other_cluster(row, claimant)
+    other_cluster = _is_other(row.c.cluster_id, claimant.cluster_id)
     if claimant.adopt:
         return sa.or_(~other_cluster, row.c.status != DECIDED)
-    return sa.and_(~other_cluster, ~_other_query(row, claimant))
+    return sa.and_(~other_cluster, ~_is_other(row.c.query_id, claimant.query_id))
 
 
 def _expected(state: sa.Table, claimant: Claimant) -> sa.ColumnElement[bool]:
@@ -167,18 +160,18 @@ def _expected(state: sa.Table, claimant: Claimant) -> sa.ColumnElement[bool]:
     is_it = state.c.generation == expected
     if claimant.run_id is None:
         return is_it
-    own = sa.and_(
-        state.c.run_id == claimant.run_id, state.c.query_id.is_not_distinct_from(sa.literal(claimant.query_id))
-    )
-    return sa.or_(is_it, sa.and_(state.c.generation > expected, own))
+    same_query = state.c.query_id.is_not_distinct_from(sa.literal(claimant.query_id))
+    own = sa.and_(state.c.generation > expected, state.c.run_id == claimant.run_id, same_query)
+    return sa.or_(is_it, own)
 
 
 def _taken_over(row: sa.FromClause, claimant: Claimant, newest: sa.ColumnElement[int]) -> dict[str, Any]:
     """Values that a claim writes into an existing row, or into one rebuilt from a line."""
-    moved = _other_cluster(row, claimant)
+    moved = _is_other(row.c.cluster_id, claimant.cluster_id)
+    other_query = _is_other(row.c.query_id, claimant.query_id)
     # A line with other batches is left unchanged; and lines newer than the row, for example after an older row was
     # restored, do not become the newest again.
-    anew = sa.or_(moved, _other_query(row, claimant), row.c.decision < newest)
+    anew = sa.or_(moved, other_query, row.c.decision < newest)
     return {
         "generation": row.c.generation + 1,
         "query_id": row.c.query_id if claimant.query_id is None else sa.literal(claimant.query_id),
@@ -186,7 +179,7 @@ def _taken_over(row: sa.FromClause, claimant: Claimant, newest: sa.ColumnElement
         "cluster_id": sa.literal(claimant.cluster_id),
         "claimed_at": sa.func.clock_timestamp(),
         # Another query counts its batches from 0: the number of the last one would look like a replay.
-        "batch_id": sa.case((_other_query(row, claimant), sa.null()), else_=row.c.batch_id),
+        "batch_id": sa.case((other_query, sa.null()), else_=row.c.batch_id),
         # Producer ids, epochs and offsets of another cluster mean other transactions here, or none.
         "status": sa.case((sa.and_(moved, row.c.status == DONE), NONE), else_=row.c.status),
         "prepared_transaction_state": sa.case((moved, ""), else_=row.c.prepared_transaction_state),

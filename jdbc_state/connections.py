@@ -152,11 +152,8 @@ class Database:
     def open(self, operation: str) -> Connection:
         """Open a connection that has not begun a transaction; the caller closes it.
 
-        A database that was reachable before has ``connect_deadline_ms`` to return (restart, failover).
-
-        Raises:
-            DatabaseUnreachableError: naming host, port and database, never the password.
-            ConfigurationError: it is behind a pooler in statement mode, or lacks the required TLS.
+        A database that was reachable before has ``connect_deadline_ms`` to return (restart, failover). Errors name the
+        host, the port and the database, never the password.
         """
         wait_ms = self._settings.connect_deadline_ms if self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000

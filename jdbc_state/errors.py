@@ -92,17 +92,14 @@ class StateStoreError(DualWriteError):
         return with_remedies(f"{self.operation}: {self.detail}", self.remedies)
 
 
-@dataclass(eq=False, kw_only=True)
 class DatabaseUnreachableError(StateStoreError):
     """No connection to the database could be made."""
 
 
-@dataclass(eq=False, kw_only=True)
 class DatabaseRefusedError(DatabaseUnreachableError):
     """The server refused the login: password, role, database, its CONNECT privilege, or pg_hba.conf."""
 
 
-@dataclass(eq=False, kw_only=True)
 class CommitUnknownError(StateStoreError):
     """COMMIT raised, or its answer was lost. For any SQLSTATE, only a new claim can tell what it did."""
 

@@ -65,13 +65,8 @@ def prepare(connection: Connection, tables: StateTables, *, where: str) -> Found
     """Create schema and tables if they are missing, and add the columns that earlier ones lack.
 
     Existing tables are not created again, so a role without CREATE privileges can use them. The connection is in
-    autocommit mode, so that a lost race leaves no failed transaction.
-
-    Returns:
-        The history, wanted or not.
-
-    Raises:
-        StateStoreError: a table of that name is foreign, or of a version that this role cannot change.
+    autocommit mode, so that a lost race leaves no failed transaction. Returns the history, wanted or not. A table that
+    is wanted and foreign, or of a version that this role cannot change, is a StateStoreError.
     """
     for table in tables.wanted:
         found = find_table(connection, tables, table)
@@ -93,13 +88,7 @@ def migrate(connection: Connection, tables: StateTables, *, where: str) -> list[
     """Migrate the tables of an earlier version, and create missing ones. Safe to run twice.
 
     Each step is one message, and so one transaction. Table locks are requested with the connection's lock_timeout;
-    other drivers wait meanwhile, and then continue.
-
-    Returns:
-        What was done, one sentence each; empty for nothing.
-
-    Raises:
-        StateStoreError: see :func:`prepare`; or there is no state table.
+    other drivers wait meanwhile, and then continue. Returns what was done, one sentence each.
     """
     before = {table: find_table(connection, tables, table) for table in tables.wanted}
     if before[tables.state] is None:

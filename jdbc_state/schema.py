@@ -46,11 +46,7 @@ _DIALECT: sa.Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-
 
 
 class StateTables:
-    """The tables of one store.
-
-    Attributes:
-        wanted: those that its settings ask for, the state table first.
-    """
+    """The tables of one store; ``wanted`` are those that its settings ask for, the state table first."""
 
     def __init__(self, settings: StoreSettings) -> None:
         self.settings = settings

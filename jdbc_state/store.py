@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, select
 
-from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
+from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor
 from jdbc_state.claim import Claimant, carried_out, claim_statement
 from jdbc_state.connections import Database, pause_s
 from jdbc_state.deciding import JoinedDecisions, deciding
@@ -25,7 +25,7 @@ from jdbc_state.history import all_rows, line_of, lost_rows, newest_lines, row_o
 from jdbc_state.model import Decision, HistoryLine, KeptRecords, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import FoundTable, SchemaReport, check, migrate, prepare
-from jdbc_state.schema import StateTables, quoted
+from jdbc_state.schema import VERSION, StateTables, quoted
 from jdbc_state.sessions import Liveness, Presence, end_older_sessions, lock_holders, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
@@ -78,7 +78,8 @@ class SqlStateStore(KeepingStore):
                 return prepare(connection, self._tables, where=self.database.label)
 
         history = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        self._has_history = history is not None
+        # Without one of its own, a store may find another table of its name.
+        self._has_history = history is not None and history.version == VERSION
         self._moves.has_figures = history is not None and not history.lacks
 
     def migrate(self) -> list[str]:
@@ -117,7 +118,7 @@ class SqlStateStore(KeepingStore):
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
     ) -> list[ActionLine]:
         found = self._answers(self._actions.newest(transactional_id, last=last, since=since))
-        return [action_line_of(answer) for answer in found]
+        return [ActionLine(**answer._mapping) for answer in found]  # noqa: SLF001 - see `row_of`
 
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
         with_layout = self._tables.actions.c.detail.has_key(LAYOUT)
@@ -298,17 +299,15 @@ class Claiming:
             if self._in_doubt:
                 found = carried_out(self._claimant, seen, named=self._generation)
                 if found is not None:
-                    return replace(found, rebuilt_from=self._rebuilt_from(found))
+                    # The ``rebuilt_from`` that it would have returned; read from its line, if one is kept.
+                    lines = self._store.read_actions(found.transactional_id, last=1)
+                    kept = lines[0].detail if lines and lines[0].generation == found.generation else {}
+                    return replace(found, rebuilt_from=kept.get("rebuilt_from"))
             return self._send(None if seen is None else seen.generation)
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             return None
-
-    def _rebuilt_from(self, row: StateRow) -> int | None:
-        """The ``rebuilt_from`` that the claim of ``row`` would have returned; read from its line, if one is kept."""
-        lines = self._store.read_actions(row.transactional_id, last=1)
-        return lines[0].detail.get("rebuilt_from") if lines and lines[0].generation == row.generation else None
 
     def _send(self, generation: int | None) -> StateRow | None:
         """Claim the row as it was read; the claim stays in doubt if there is no answer."""
@@ -358,15 +357,10 @@ class Claiming:
                 return
             foreign = any(session.ended is None for session in left)
             if foreign or time.monotonic() >= self._end_s:
-                why = (
-                    "of another role, which only that role or a superuser may end"
-                    if foreign
-                    else "that have not ended yet"
+                role = "of another role, which only that role or a superuser may end"
+                why, listed = role if foreign else "that have not ended yet", ", ".join(map(str, left))
+                detail = (
+                    f"an older driver has open transactions {why}: {listed}. End them with pg_terminate_backend(pid)"
                 )
-                listed = ", ".join(map(str, left))
-                raise StateStoreError(
-                    operation=self._store.database.named(operation),
-                    detail=f"an older driver has open transactions {why}: {listed}. End them with "
-                    "pg_terminate_backend(pid)",
-                    retriable=True,
-                )
+                named = self._store.database.named(operation)
+                raise StateStoreError(operation=named, detail=detail, retriable=True)

@@ -18,7 +18,12 @@ from jdbc_state.model import StateRow
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, session_of
 
-_THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS NOT NULL")
+#: Another table may have the history's name.
+_THERE = text(
+    "SELECT to_regclass(:state) IS NOT NULL, count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass(:history) "
+    "AND attname IN ('decision', 'prepared_transaction_state') AND NOT attisdropped"
+)
+_CHARACTERS_MAX = 80
 
 
 @dataclass(frozen=True)
@@ -97,17 +102,14 @@ def _read(connection: Connection, found: Select[Any]) -> list[StateRow | Unreada
 
 def problem_of(kafka_offsets: object, topic_ids: object) -> str:
     """The problem of the two columns whose content the database's types do not check; '' for none."""
-    if not isinstance(kafka_offsets, dict) or not all(map(_is_range, kafka_offsets.values())):
+    ranges = kafka_offsets.values() if isinstance(kafka_offsets, dict) else [None]
+    if not all(isinstance(each, list) and [type(offset) for offset in each] == [int, int] for each in ranges):
         return f'kafka_offsets {_short(kafka_offsets)} must be an object of "topic-partition": [first, last]'
     if not isinstance(topic_ids, dict) or not all(isinstance(value, str) for value in topic_ids.values()):
         return f'topic_ids {_short(topic_ids)} must be an object of "topic": "id"'
     return ""
 
 
-def _is_range(found: object) -> bool:
-    return isinstance(found, list) and [type(offset) for offset in found] == [int, int]
-
-
-def _short(value: object, *, characters_max: int = 80) -> str:
+def _short(value: object) -> str:
     shown = repr(value)
-    return shown if len(shown) <= characters_max else f"{shown[:characters_max]}…"
+    return shown if len(shown) <= _CHARACTERS_MAX else f"{shown[:_CHARACTERS_MAX]}…"

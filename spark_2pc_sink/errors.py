@@ -116,7 +116,6 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept every name
         return getattr(import_module("spark_2pc_sink.choices"), name)
 
 
-@dataclass(eq=False, kw_only=True)
 class DataError(DualWriteError):
     """A row that the sink refuses. The batch was aborted on both sides; a retry would refuse it again."""
 
@@ -260,17 +259,14 @@ class KafkaError(DualWriteError):
         return f"{self.detail} ({self.api} answered {self.name}, code {self.code})"
 
 
-@dataclass(eq=False, kw_only=True)
 class FencedError(KafkaError):
     """The producer epoch in use is no longer the newest of its transactional id (codes 47, 49, 90)."""
 
 
-@dataclass(eq=False, kw_only=True)
 class AbortableError(KafkaError):
     """The transaction cannot be committed any more, but the producer is healthy (codes 45, 48, 120 on Produce)."""
 
 
-@dataclass(eq=False, kw_only=True)
 class AuthorizationError(KafkaError):
     """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58; of a token endpoint: HTTP's)."""
 
@@ -288,7 +284,6 @@ class TlsRefusedError(AuthorizationError):
         return f"{self.detail}. Remedy: {self.remedy}"
 
 
-@dataclass(eq=False, kw_only=True)
 class UnknownTopicError(KafkaError):
     """The topic does not exist, or has no such partition (code 3). This package never creates topics."""
 
@@ -307,7 +302,6 @@ class KafkaTimeoutError(DualWriteError):
         return f"{self.operation} found no answer within {self.deadline_ms} ms: {self.last_error}{remedy}"
 
 
-@dataclass(eq=False, kw_only=True)
 class OutcomeUnknownError(KafkaTimeoutError):
     """The request may or may not have been carried out. Only looking at the coordinator again can tell."""
 

@@ -124,7 +124,7 @@ class BrokerConnections:
         return self._connection(node_id).ready
 
     def send(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> SentRequest:
-        """Send a request to a broker that is `ready`; ``deadline`` is for the versions it offers, if they are not known.
+        """Send a request to a broker that is `ready`; ``deadline`` is for the versions that it offers, if unknown.
 
         The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which

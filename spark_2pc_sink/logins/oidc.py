@@ -52,9 +52,8 @@ class TokenEndpoint:
     def ask(self) -> Token:
         """Request a new token.
 
-        Raises:
-            AuthorizationError: the endpoint refused the credentials, or returned something other than a token. The code
-                is the HTTP status; 0 if its certificate is not trusted.
+        AuthorizationError: the endpoint refused the credentials, or returned something other than a token. The code is
+        the HTTP status; 0 if its certificate is not trusted.
         """
         statuses: list[HTTPStatus] = []
         try:

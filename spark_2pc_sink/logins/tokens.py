@@ -47,10 +47,7 @@ _SOURCES_MAX: Final = 64
 
 
 class TokenUnavailableError(Exception):
-    """No token is available now; one may be soon. Internal to this package except as the cause of another error.
-
-    Its text contains no secret.
-    """
+    """No token is available now; one may be soon. Its text contains no secret."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +79,7 @@ class TokenSource:
         self._given_out = 0
 
     def token(self) -> Token:
-        """A token that is valid for some time.
-
-        If no new one is available, the previous one is returned until it expires.
+        """A token that is valid for some time; if no new one is available, the previous one until it expires.
 
         Raises:
             TokenUnavailableError: none is available now.
@@ -100,11 +95,9 @@ class TokenSource:
             return token
 
     def forget(self, token: Token) -> bool:
-        """Discard a token refused by a broker.
+        """Discard a token refused by a broker, and tell whether a new one may be accepted.
 
-        Returns:
-            Whether a new one may be accepted: this one was used before, so it was revoked, or the issuer has new
-            keys, or it expired on its way.
+        It may, if this one was used before: it was revoked, or the issuer has new keys, or it expired on its way.
         """
         with self._lock:
             if self._newest is not token:
@@ -168,15 +161,9 @@ def token_source(options: KafkaOptions) -> TokenSource | None:
     # Authlib is needed for token endpoints only.
     from spark_2pc_sink.logins.oidc import TokenEndpoint  # noqa: PLC0415
 
-    credentials = (
-        options.oauth_token_url,
-        options.oauth_client_id,
-        options.oauth_client_secret,
-        options.oauth_scope,
-        options.oauth_extensions,
-        options.https_ca_location,
-    )
-    return shared_source(("endpoint", *credentials), TokenEndpoint(options).ask)
+    credentials = (options.oauth_client_id, options.oauth_client_secret, options.oauth_scope, options.oauth_extensions)
+    key = ("endpoint", options.oauth_token_url, *credentials, options.https_ca_location)
+    return shared_source(key, TokenEndpoint(options).ask)
 
 
 def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
@@ -208,21 +195,12 @@ class BrokerTokens:
         return {} if self._shown is None else dict(self._shown.extensions)
 
     def refused(self) -> bool:
-        """Discard the token that a broker refused.
-
-        Returns:
-            Whether a new token may be accepted, see `TokenSource.forget`.
-        """
+        """Discard the token that a broker refused, see `TokenSource.forget`."""
         return self._shown is not None and self._source.forget(self._shown)
 
 
 def _call(function: Callable[[str], Any], config: str) -> Token:
-    """Get a token from the user's function.
-
-    Raises:
-        TokenUnavailableError: the function failed; a retry may succeed.
-        ConfigurationError: it returned something other than a token.
-    """
+    """Get a token from the user's function; if that fails, a retry may succeed."""
     try:
         returned = function(config)
     except ConfigurationError:

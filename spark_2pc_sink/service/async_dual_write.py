@@ -17,7 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.service.service import Commitment, ServiceBase
 from spark_2pc_sink.service.transaction import ASYNC_DRIVERS, Enlisted, ServiceTransaction, enlist
 
@@ -92,11 +93,7 @@ class AsyncDualWrite(ServiceBase):
             self._blocks.leave(transaction)
 
     async def _commit(
-        self,
-        session: AsyncWritable,
-        connection: AsyncConnection,
-        enlisted: Enlisted,
-        transaction: ServiceTransaction,
+        self, session: AsyncWritable, connection: AsyncConnection, enlisted: Enlisted, transaction: ServiceTransaction
     ) -> None:
         enlisted.check()
         flush = getattr(session, "flush", None)
@@ -179,12 +176,9 @@ async def _connection_of(session: object) -> tuple[AsyncConnection, Connection]:
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     if isinstance(connection, AsyncConnection) and connection.sync_connection is not None:
         return connection, connection.sync_connection
-    raise ConfigurationError(
-        option="session",
-        value=type(session).__name__,
-        rule="must be an AsyncSession, or an open AsyncConnection",
-        remedy="pass the session that has the rows; for a Session use DualWrite",
-    )
+    rule = "must be an AsyncSession, or an open AsyncConnection"
+    remedy = "pass the session that has the rows; for a Session use DualWrite"
+    raise refused("session", type(session).__name__, rule, remedy)
 
 
 async def _roll_back(session: AsyncWritable) -> None:
@@ -194,12 +188,7 @@ async def _roll_back(session: AsyncWritable) -> None:
 
 
 async def _shielded(awaited: Awaitable[_T]) -> _T:
-    """Wait for something that must not be interrupted; a cancellation takes effect after it.
-
-    Raises:
-        asyncio.CancelledError: it has ended, and the task was cancelled meanwhile.
-        Everything else: raised by it.
-    """
+    """Wait for something that must not be interrupted; a cancellation takes effect after it."""
     task = asyncio.ensure_future(awaited)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

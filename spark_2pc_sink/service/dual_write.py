@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.sink_log import sink_log
 from jdbc_state.watchdog import Watchdog
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.service.service import ServiceBase
 from spark_2pc_sink.service.transaction import SYNC_DRIVERS, Enlisted, ServiceTransaction, enlist
 
@@ -163,14 +163,13 @@ def _connection_of(session: object) -> Connection:
     if connect is None or not hasattr(session, "flush"):
         rule = "must be a Session, a scoped_session or a Connection of SQLAlchemy"
         remedy = "pass the session that has the rows; for an AsyncSession use AsyncDualWrite"
-        raise ConfigurationError(option="session", value=kind, rule=rule, remedy=remedy)
+        raise refused("session", kind, rule, remedy)
     if getattr(session, "twophase", False):
         rule = "must be a session with one-phase commit, as its COMMIT is the decision"
-        raise ConfigurationError(option="session", value="twophase=True", rule=rule, remedy="leave twophase=True out")
+        raise refused("session", "twophase=True", rule, "leave twophase=True out")
     connection = connect()
     if not isinstance(connection, Connection):
-        rule, remedy = "must not be asynchronous", "pass an AsyncSession to AsyncDualWrite"
-        raise ConfigurationError(option="session", value=kind, rule=rule, remedy=remedy)
+        raise refused("session", kind, "must not be asynchronous", "pass an AsyncSession to AsyncDualWrite")
     return connection
 
 

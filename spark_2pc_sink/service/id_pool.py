@@ -21,7 +21,6 @@ from jdbc_state.survey import Survey
 from spark_2pc_sink.clock import Clock
 from spark_2pc_sink.errors import (
     ClaimRefusedError,
-    ConfigurationError,
     DualWriteError,
     HaltError,
     KafkaTimeoutError,
@@ -29,6 +28,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
 )
 from spark_2pc_sink.options import ServiceOptions
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.service.id_writer import ConnectedId, IdWriter
 
 #: How often the keeper looks for ids to be noted or settled, in seconds; and for those left by dead processes.
@@ -72,15 +72,12 @@ class IdPool:
             return len(self._held)
 
     def start(self) -> None:
-        """Take ids, settle those left by dead processes, and start the keeper.
-
-        Raises ConfigurationError if other processes hold every id.
-        """
+        """Take ids, settle those left by dead processes, and start the keeper."""
         self._take(self._read_survey(), first=True)
         if not self._held:
             rule = f"every transactional id of {self._options.transactional_id!r} is held by another process"
             remedy = "raise ids_max, or lower ids of all processes"
-            raise ConfigurationError(option="ids_max", value=self._options.ids_max, rule=rule, remedy=remedy)
+            raise refused("ids_max", self._options.ids_max, rule, remedy)
         if len(self._held) < self._options.ids:
             self._log.warning(
                 "took only %d of %d transactional ids, as other processes hold the rest; raise ids_max=%d",
@@ -153,7 +150,10 @@ class IdPool:
                     return
                 unsettled = [self._unsettled.popleft() for _ in range(len(self._unsettled))]
             failed = [writer for writer in unsettled if not self._recovered(writer)]
-            self._note_idle()
+            # Write the note that the next decision would write, if no decision has followed for a while.
+            for writer in self._taken_out(lambda each: (each.unnoted_s or 0) > NOTE_INTERVAL_S):
+                self._note(writer)
+                self._put(writer)
             if self._clock.now_s() - self._surveyed_at_s > min(SURVEY_INTERVAL_S, self._options.takeover_grace_s / 2):
                 self._surveyed_at_s = self._clock.now_s()
                 self._survey()
@@ -190,12 +190,6 @@ class IdPool:
             handle = self._held.pop(writer.transactional_id, None)
         if handle is not None:
             handle.close()
-
-    def _note_idle(self) -> None:
-        """Write the note that the next decision would write, if no decision has followed for a while."""
-        for writer in self._taken_out(lambda each: (each.unnoted_s or 0) > NOTE_INTERVAL_S):
-            self._note(writer)
-            self._put(writer)
 
     def _taken_out(self, chosen: Callable[[IdWriter], bool]) -> list[IdWriter]:
         """Take free ids out, so that they are not lent until they are put back."""

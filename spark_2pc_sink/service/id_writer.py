@@ -197,12 +197,8 @@ class IdWriter:
 
     def decided(self, sent: SentRecords) -> None:
         row = self._claimed()
-        self._row = replace(
-            row,
-            status=DECIDED,
-            prepared_transaction_state=str(sent.producer),
-            batch_id=_next_batch_id(row),
-        )
+        prepared, batch_id = str(sent.producer), _next_batch_id(row)
+        self._row = replace(row, status=DECIDED, prepared_transaction_state=prepared, batch_id=batch_id)
 
     def complete(self, sent: SentRecords) -> None:
         """Commit the decided transaction in Kafka; after InDoubtError the id's next recovery continues from there."""

@@ -165,13 +165,8 @@ class Service:
 
     def _encode(self, records: Sequence[OutgoingRecord]) -> EncodedRecords:
         assert self._topics is not None
-        return encode(
-            records,
-            self.options.kafka,
-            partition_count=self._topics.count,
-            free=next(self._numbers),
-            timestamp_ms=now_ms(),
-        )
+        count_of, free = self._topics.count, next(self._numbers)
+        return encode(records, self.options.kafka, partition_count=count_of, free=free, timestamp_ms=now_ms())
 
 
 class ServiceBase:

@@ -18,11 +18,12 @@ from weakref import WeakSet, WeakValueDictionary
 from sqlalchemy import Connection, Engine, RootTransaction, event
 
 from jdbc_state.connections import driver_connection
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import partition_for_key
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire.batch_format import record_content
 from spark_2pc_sink.wire.record_batch import PlacedBatch, combine_digests, format_digest
 from spark_2pc_sink.wire.record_list import encode_listed_batches
@@ -138,10 +139,10 @@ class OutgoingRecord:
         """A record from a caller's arguments, which are checked."""
         check_topic(topic)
         if topic is None:
-            raise _refused("topic", topic, "must be the name of a topic", "pass it as the first argument")
+            raise refused("topic", topic, "must be the name of a topic", "pass it as the first argument")
         number: object = partition
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-            raise _refused("partition", number, "must be None or a number from 0", "leave it out to let the key choose")
+            raise refused("partition", number, "must be None or a number from 0", "leave it out to let the key choose")
         encoded = _bytes("key", key)
         listed = [(_name(name), _bytes("headers", content)) for name, content in map(_pair, _listed(headers))]
         return cls(topic, encoded, partition, record_content(encoded, _bytes("value", value), listed))
@@ -190,7 +191,7 @@ def _partition_of(record: OutgoingRecord, count: int, free: int) -> int:
         return free % count if record.key is None else partition_for_key(record.key, count)
     if record.partition >= count:
         rule = f"topic {record.topic!r} has {count} partitions, numbered from 0"
-        raise _refused("partition", record.partition, rule, "leave it out to let the key choose")
+        raise refused("partition", record.partition, rule, "leave it out to let the key choose")
     return record.partition
 
 
@@ -199,30 +200,26 @@ def _bytes(what: str, given: object) -> bytes | None:
         return given
     if isinstance(given, str):
         return given.encode()
-    raise _refused(what, type(given).__name__, "must be bytes, text (sent as UTF-8) or None", "encode it first")
+    raise refused(what, type(given).__name__, "must be bytes, text (sent as UTF-8) or None", "encode it first")
 
 
 def _listed(given: object) -> list[object]:
     """Refuse a mapping: its names would be unpacked, and a name of two letters would become a name and a value."""
     if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
         return list(given)
-    raise _refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
+    raise refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
 
 
 def _pair(given: object) -> tuple[object, object]:
     if isinstance(given, tuple | list) and len(given) == _PAIR:
         return given[0], given[1]
-    raise _refused("headers", given, _HEADERS, 'pass [("name", "value")]')
+    raise refused("headers", given, _HEADERS, 'pass [("name", "value")]')
 
 
 def _name(given: object) -> str:
     if not isinstance(given, str):
-        raise _refused("headers", type(given).__name__, "the name of a header must be text", "convert it")
+        raise refused("headers", type(given).__name__, "the name of a header must be text", "convert it")
     return given
-
-
-def _refused(what: str, value: object, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option=what, value=value, rule=rule, remedy=remedy)
 
 
 #: Drivers whose COMMIT can be cut off through their socket.
@@ -325,16 +322,13 @@ def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:
     """Join the transaction that a connection is in, or begin one."""
     dialect = connection.dialect
     if dialect.name != "postgresql" or dialect.driver not in drivers:
-        raise ConfigurationError(
-            option="session",
-            value=f"{dialect.name}+{dialect.driver}",
-            rule="must use the PostgreSQL database of the state row",
-            remedy=f"use an engine with one of these drivers: {', '.join(drivers)}",
-        )
+        remedy = f"use an engine with one of these drivers: {', '.join(drivers)}"
+        rule = "must use the PostgreSQL database of the state row"
+        raise refused("session", f"{dialect.name}+{dialect.driver}", rule, remedy)
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
         rule = "must not commit each statement, as its rows and the decision are one transaction"
         remedy = "leave isolation_level='AUTOCOMMIT' out for this engine or connection"
-        raise ConfigurationError(option="session", value="AUTOCOMMIT", rule=rule, remedy=remedy)
+        raise refused("session", "AUTOCOMMIT", rule, remedy)
     if connection.info.get(_KEY):
         state, rule = "another dual write has joined this session", "transactions cannot be nested"
         raise LocalProtocolError(operation=_OPERATION, state=state, rule=rule)

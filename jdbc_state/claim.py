@@ -99,8 +99,7 @@ def claim_statement(
         rebuilt = sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object("rebuilt_from", rebuilt_from))
         detail = sa.cast(sa.literal(claimant.detail, JSONB), JSONB).concat(rebuilt)
         written = written.add_cte(
-            actions.line(row, action=claimant.action, detail=detail).cte("told"),
-            actions.trim(row).cte("old_actions"),
+            actions.line(row, action=claimant.action, detail=detail).cte("told"), actions.trim(row).cte("old_actions")
         )
     else:
         # Lines left from other settings would become older than the row.

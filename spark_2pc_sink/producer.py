@@ -435,7 +435,11 @@ class TransactionalWriter:
         self._two_phase_commit = initialized.two_phase_commit
 
     def _keep_prepared(self) -> None:
-        if not self._resume or (self._client.offers_keep_prepared and self._may_be_kept()):
+        # apache/kafka#22704 aborts a transaction with a timeout for a client with two-phase commit.
+        if not self._resume or (
+            self._client.offers_keep_prepared
+            and (not self._two_phase_wanted or self._client.describe().timeout_ms in (0, TIMEOUT_NEVER_MS))
+        ):
             try:
                 initialized = self._client.init_producer_id(keep_prepared=True)
             except KafkaError as error:
@@ -450,10 +454,6 @@ class TransactionalWriter:
                 self._started = self._prepared.has_transaction
                 return
         self._resume_prepared()
-
-    def _may_be_kept(self) -> bool:
-        """False for a transaction with a timeout: apache/kafka#22704 aborts it for a client with two-phase commit."""
-        return not self._two_phase_wanted or self._client.describe().timeout_ms in (0, TIMEOUT_NEVER_MS)
 
     def _resume_prepared(self) -> None:
         """Resume mode: find the ongoing transaction without InitProducerId, which would abort it."""
@@ -476,12 +476,9 @@ class TransactionalWriter:
 
     def _open_session(self) -> ProduceSession:
         if self._session is None:
-            self._session = ProduceSession(
-                self._cluster,
-                ProducedTransaction(self._client.transactional_id, self._pair(), self._client.transaction_version),
-                self._options,
-                timestamp_ms=now_ms(),
-            )
+            client = self._client
+            transaction = ProducedTransaction(client.transactional_id, self._pair(), client.transaction_version)
+            self._session = ProduceSession(self._cluster, transaction, self._options, timestamp_ms=now_ms())
         return self._session
 
     def _drop_session(self) -> None:
@@ -489,18 +486,16 @@ class TransactionalWriter:
             self._session.close()
             self._session = None
 
-    def _bumps(self) -> bool:
-        try:
-            return self._client.ends_with_bump()
-        except KafkaTimeoutError as error:
-            raise OutcomeUnknownError.of(error, f"abort of {self._transactional_id!r}") from error
-
     def _end(self, *, commit: bool) -> None:
         if not self._started:
             # A transaction prepared without records is remembered too: its pair must not identify another one.
             self._producer_is_fresh &= not self._prepared.has_transaction
             return
-        if not commit and not self._bumps():
+        try:
+            bumps = commit or self._client.ends_with_bump()
+        except KafkaTimeoutError as error:
+            raise OutcomeUnknownError.of(error, f"abort of {self._transactional_id!r}") from error
+        if not bumps:
             # The markers of EndTxn v4 do not fence requests in flight; those of InitProducerId do.
             self._take_pair()
         else:

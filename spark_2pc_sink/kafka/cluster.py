@@ -315,11 +315,7 @@ def unknown_topic(topic: str, detail: str) -> KafkaError:
 
 #: After these the leader is looked up again. The last one is returned right after a leader change: until the new
 #: leader's high watermark has reached the start of its leadership it reports no end offset (KIP-207).
-_ASKED_AGAIN: Final = LEADER_MOVED | {
-    Code.FENCED_LEADER_EPOCH,
-    Code.UNKNOWN_LEADER_EPOCH,
-    Code.OFFSET_NOT_AVAILABLE,
-}
+_ASKED_AGAIN: Final = LEADER_MOVED | {Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH, Code.OFFSET_NOT_AVAILABLE}
 
 
 class LeaderFinder:

@@ -37,12 +37,7 @@ COORDINATOR_MOVED: Final = frozenset(
 )
 #: The partition's leader is, or will be, another broker: look it up before retrying.
 LEADER_MOVED: Final = frozenset(
-    {
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.LEADER_NOT_AVAILABLE,
-        Code.NOT_LEADER_OR_FOLLOWER,
-        Code.KAFKA_STORAGE_ERROR,
-    }
+    {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER, Code.KAFKA_STORAGE_ERROR}
 )
 #: Transaction coordinator answers that are retried with the same request. CONCURRENT_TRANSACTIONS means that
 #: the previous transaction's markers are still being written (KIP-890). REQUEST_TIMED_OUT means, before Kafka 3.4,

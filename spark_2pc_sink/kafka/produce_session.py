@@ -46,13 +46,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.arrow_layout import EncodedRows, as_one_array
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import (
-    EMPTY_DIGEST,
-    EncodedBatch,
-    PlacedBatch,
-    assign_producer,
-    combine_digests,
-)
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, PlacedBatch, assign_producer, combine_digests
 
 #: Unacknowledged encoded bytes per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times a connection's in-flight data, little compared with a Spark worker.
@@ -370,8 +364,7 @@ class StickyPartitioner(ArrowPartitioner):
     def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
         named = None if columns.partition is None else columns.partition[row].as_py()
         return unknown_topic(
-            topic,
-            f"it has partitions 0 to {count - 1}, and a row requests {named}; correct the row, or add partitions",
+            topic, f"it has partitions 0 to {count - 1}, and a row requests {named}; correct the row, or add partitions"
         )
 
 

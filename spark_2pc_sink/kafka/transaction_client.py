@@ -40,13 +40,7 @@ from spark_2pc_sink.kafka.coordinator_calls import (
     InitializedProducer,
     TransactionDescription,
 )
-from spark_2pc_sink.kafka.error_policy import (
-    BUSY_BACKOFF_MS,
-    COMMIT_REFUSED,
-    COORDINATOR_BUSY,
-    TWO_CAUSES,
-    kafka_error,
-)
+from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, COMMIT_REFUSED, COORDINATOR_BUSY, TWO_CAUSES, kafka_error
 from spark_2pc_sink.kafka.log_reader import LogReader
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused

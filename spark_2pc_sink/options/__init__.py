@@ -11,12 +11,7 @@ Reading order: ``settings`` (how one option is declared), ``common`` (what all c
 """
 
 from spark_2pc_sink.choices import OperatorDecision
-from spark_2pc_sink.options.common import (
-    CommonOptions,
-    RecoveryOptions,
-    ServiceOptions,
-    StatusOptions,
-)
+from spark_2pc_sink.options.common import CommonOptions, RecoveryOptions, ServiceOptions, StatusOptions
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.outputs import Lane, Records, Rows

@@ -203,11 +203,7 @@ class PasswordCommand:
         self._words()
 
     def __call__(self) -> str:
-        """The first line of the program's standard output.
-
-        Raises:
-            PasswordCommandError: it could not be run, took too long, failed, or printed nothing.
-        """
+        """The first line of the program's standard output; else a PasswordCommandError."""
         try:
             done = subprocess.run(
                 self._words(),

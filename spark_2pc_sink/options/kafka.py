@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from spark_2pc_sink.options.kafka_security import (
-    KERBEROS_TICKETS,
-    SecurityOptions,
-    check_security,
-    read_security,
-)
+from spark_2pc_sink.options.kafka_security import KERBEROS_TICKETS, SecurityOptions, check_security, read_security
 from spark_2pc_sink.options.settings import (
     HIDDEN,
     INT32_MAX,
@@ -193,7 +188,13 @@ class KafkaOptions(SecurityOptions):
         values: dict[str, Any] = {**security, **_read_plain(plain)}
         if "bootstrap_servers" not in values:
             raise refused("bootstrap.servers", None, "kafka={...} requires it", "add 'bootstrap.servers': 'host:9092'")
-        _let_defaults_yield(values)
+        # If one of two ordered properties is given, the other's default yields; two that are given must agree.
+        for low_name, high_name in _ORDERED:
+            low, high = FIELD_OF[low_name], FIELD_OF[high_name]
+            if high.name in values:
+                values.setdefault(low.name, min(low.default, values[high.name]))
+            elif low.name in values:
+                values[high.name] = max(high.default, values[low.name])
         return cls(**values)
 
     @property
@@ -221,12 +222,7 @@ FIELD_OF: Final = {
     name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties or (shown_name(item),)
 }
 #: Supported names without a field.
-_SECURITY_ONLY = (
-    "sasl.jaas.config",
-    "sasl.login.callback.handler.class",
-    "ssl.truststore.type",
-    "ssl.keystore.type",
-)
+_SECURITY_ONLY = ("sasl.jaas.config", "sasl.login.callback.handler.class", "ssl.truststore.type", "ssl.keystore.type")
 
 
 def property_names() -> tuple[str, ...]:
@@ -286,16 +282,6 @@ _ORDERED = (
     ("reconnect.backoff.ms", "reconnect.backoff.max.ms"),
     ("batch.size", "max.request.size"),
 )
-
-
-def _let_defaults_yield(values: dict[str, Any]) -> None:
-    """If the user gave one of two ordered properties, adjust the other's default; two that were given must agree."""
-    for low_name, high_name in _ORDERED:
-        low, high = FIELD_OF[low_name], FIELD_OF[high_name]
-        if high.name in values:
-            values.setdefault(low.name, min(low.default, values[high.name]))
-        elif low.name in values:
-            values[high.name] = max(high.default, values[low.name])
 
 
 #: Spark's Kafka sink passes client properties under this prefix; here they have none.

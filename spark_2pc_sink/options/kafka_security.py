@@ -220,19 +220,15 @@ def _check_tokens(options: SecurityOptions) -> None:
         if getattr(options, field_name) is None:
             name = _PROPERTY[field_name]
             raise refused(name, None, f"a token endpoint requires {required}", f"add {name}")
-    _check_url(str(options.oauth_token_url))
-    read_extensions(options.oauth_extensions or "")
-
-
-def _check_url(text: str) -> None:
     try:
-        url = urlsplit(text)
+        url = urlsplit(str(options.oauth_token_url))
     except ValueError:
         url = urlsplit("")
     if url.scheme not in ("https", "http") or not url.hostname or url.username is not None or url.fragment:
         rule = "it must be an https or http URL without user and fragment"
         # It is not shown: it may hold a password.
         raise refused("sasl.oauthbearer.token.endpoint.url", HIDDEN, rule, "pass https://login.example.org/token")
+    read_extensions(options.oauth_extensions or "")
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------

@@ -178,8 +178,7 @@ class Records(_Sourced, RecordShape):
         "message",
     )
     value_subject_name_strategy: Literal["topic", "record", "topic_record"] = _encode(
-        "topic",
-        "the value's subject, by Confluent's strategies: <topic>-value, <name> or <topic>-<name>",
+        "topic", "the value's subject, by Confluent's strategies: <topic>-value, <name> or <topic>-<name>"
     )
     superseded: Literal["send_first", "leave_out"] = _keyed(
         "send_first",
@@ -249,9 +248,7 @@ class Rows(_Sourced, RowShape):
         sink="upsert_late_rows",
     )
     create_table: bool = _to_postgresql(
-        default=False,
-        why="create the table from the first batch's schema if it is missing",
-        operational=True,
+        default=False, why="create the table from the first batch's schema if it is missing", operational=True
     )
     primary_key: Sequence[str] = _to_postgresql(
         (),

@@ -128,7 +128,6 @@ def options_of(options: type[Any]) -> list[Field[Any]]:
     """The options of a class as readers see them: required ones, its own, then by group."""
     declared: Any = getattr(options, "declared", None)
     found = [item for item in (fields(options) if declared is None else declared()) if is_option(item)]
-
     # Sorting is stable: each group keeps the order of declaration.
     return sorted(found, key=lambda item: -1 if item.default is MISSING else place_of(item))
 
@@ -169,10 +168,11 @@ def options_text(options: Iterable[Field[Any]]) -> str:
             group = about.group
             lines.append(f"**{group.value}**")
         default = "required" if item.default is MISSING else f"default ``{item.default!r}``"
-        text = f"- ``{item.name}``, {default}: {about.why}."
-        lines.append(
-            textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        text, whole = (
+            f"- ``{item.name}``, {default}: {about.why}.",
+            {"break_long_words": False, "break_on_hyphens": False},
         )
+        lines.append(textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", **whole))
     return "\n\n".join(lines)
 
 

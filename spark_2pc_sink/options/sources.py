@@ -22,15 +22,7 @@ import javaproperties
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka import property_names
 from spark_2pc_sink.options.outputs import Records, Rows
-from spark_2pc_sink.options.settings import (
-    HIDDEN,
-    KNOWN_ELSEWHERE,
-    nearest,
-    options_of,
-    refused,
-    shown,
-    value_of_text,
-)
+from spark_2pc_sink.options.settings import HIDDEN, KNOWN_ELSEWHERE, nearest, options_of, refused, shown, value_of_text
 from spark_2pc_sink.options.sink import SinkOptions
 
 if sys.version_info >= (3, 11):

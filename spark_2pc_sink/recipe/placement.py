@@ -47,7 +47,10 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
     expected = 0 if row_batch_id is None else row_batch_id + 1
     if batch_id == expected:
         return Placement.RUN
-    return _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
+    if row_batch_id is not None:
+        return _gap(row_batch_id, batch_id)
+    reason = f"the first batch is {batch_id}, and the state row has none of the batches before it"
+    return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, _passing_over(0, batch_id), lacking=True)
 
 
 def place_explicit_id(
@@ -67,11 +70,6 @@ def place_explicit_id(
     if row_batch_id is None or batch_id > row_batch_id:
         return Placement.RUN
     return Placement.SKIP if batch_id == row_batch_id else None
-
-
-def _not_the_first(batch_id: int) -> Halt:
-    reason = f"the first batch is {batch_id}, and the state row has none of the batches before it"
-    return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, _passing_over(0, batch_id), lacking=True)
 
 
 def _gap(row_batch_id: int, batch_id: int) -> Halt:

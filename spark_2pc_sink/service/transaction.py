@@ -58,13 +58,7 @@ class ServiceTransaction:
         return tuple(self._records)
 
     def send(
-        self,
-        topic: str,
-        key: Content,
-        value: Content,
-        *,
-        headers: Sequence[Header] = (),
-        partition: int | None = None,
+        self, topic: str, key: Content, value: Content, *, headers: Sequence[Header] = (), partition: int | None = None
     ) -> None:
         """Add a record to the transaction. read_committed consumers see it once both sides have committed.
 

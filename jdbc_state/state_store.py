@@ -31,11 +31,7 @@ class DecidingTransaction(ABC):
 
     @property
     def connection(self) -> Connection:
-        """For COPY and everything else that belongs to the batch.
-
-        Raises:
-            LocalProtocolError: after :meth:`decide`, which is the last statement, or after the end.
-        """
+        """For COPY and everything else that belongs to the batch; refused after :meth:`decide`, the last statement."""
         self._check_open("use of the connection")
         return self._connection
 
@@ -168,15 +164,9 @@ class StateStore(ABC):
     def note_action(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
     ) -> None:
-        """Log an action that does not change a row, BEFORE it is carried out.
+        """Log an action that does not change a row, one of `jdbc_state.actions.ACTIONS`, BEFORE it is carried out.
 
-        Args:
-            generation: the claim that it is done under; None if it needs no claim, and for an id without a sink.
-            action: one of `jdbc_state.actions.ACTIONS`.
-            detail: JSON values.
-
-        Raises:
-            SupersededError, CommitsLostError: ``generation`` is not the newest claim; nothing was written.
+        ``generation`` is the claim that it is done under; None if it needs no claim, and for an id without a sink.
         """
 
     def read_standing(self, transactional_id: str) -> StateRow | None:
@@ -232,12 +222,7 @@ class StateStore(ABC):
         *,
         figures: Mapping[str, Any] | None = None,
     ) -> StateRow:
-        """Note a batch without rows and records as done; the row keeps its ``producerId:epoch``.
-
-        Args:
-            expected: ``producerId:epoch`` that the row must have.
-            figures: as for `mark_done`.
-        """
+        """Note a batch without rows and records as done; the row must have, and keeps, the ``expected`` decision."""
         empty = Decision(
             prepared="",
             expected=expected,
@@ -378,9 +363,7 @@ class KeepingStore(StateStore):
             kept: the records of this decision, if they must be kept; the store then needs ``keep_records``.
 
         Raises:
-            SupersededError: a newer driver has claimed the row.
-            CommitsLostError: the database has lost commits since the row was last seen.
-            LocalProtocolError: the row's status allows no decision.
+            SupersededError, CommitsLostError, LocalProtocolError: as by `DecidingTransaction.decide`.
         """
 
     @abstractmethod

@@ -162,11 +162,7 @@ class SqlStateStore(KeepingStore):
             return find_drivers(connection, self._state, [row])[row.transactional_id]
 
     def survey(self, transactional_id: str | None = None) -> Survey:
-        """The database's view of one sink, or of all, without a claim; see `jdbc_state.survey`.
-
-        Raises:
-            StateStoreError: the database cannot be read, or one of its tables stays locked.
-        """
+        """The database's view of one sink, or of all, without a claim; see `jdbc_state.survey`."""
         operation = "status of every sink" if transactional_id is None else f"status of {transactional_id!r}"
         with self._naming_holders(operation, self._settings.claim_lock_timeout_ms) as connection:
             return survey(connection, self._tables, transactional_id)

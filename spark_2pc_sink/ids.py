@@ -203,11 +203,7 @@ NO_BATCHES = BatchRange(0, -1)
 
 
 def check_transactional_id(text: str) -> str:
-    """Return ``text`` if it can serve as a transactional id: 1 to 255 characters without control characters.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
+    """Return ``text`` if it can serve as a transactional id: 1 to 255 characters without control characters."""
     if not 0 < len(text) <= TRANSACTIONAL_ID_CHARACTERS_MAX or not text.isprintable():
         rule = f"must have 1 to {TRANSACTIONAL_ID_CHARACTERS_MAX} printable characters"
         remedy = "give each sink one short name that stays the same across restarts, such as 'orders'"

@@ -161,12 +161,7 @@ REQUEST_BYTES: Final = 1024
 
 @dataclass(frozen=True)
 class ProducedTransaction:
-    """The Kafka transaction for which record batches are written.
-
-    Attributes:
-        version: the cluster's transaction.version. Below 2 the partitions must have been added to the transaction
-            first (`TransactionClient.add_partitions`).
-    """
+    """The Kafka transaction of record batches. Below version 2 the partitions must have been added to it first."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -232,10 +227,7 @@ class BatchSender:
         return len(payload)
 
     def pump(self, wait_s: float) -> None:
-        """Process answers, send what may be sent, and wait up to ``wait_s`` seconds for the next event.
-
-        Must be called while `running`.
-        """
+        """Process answers, send what may be sent, and wait up to ``wait_s`` for an event; only while `running`."""
         self._take_answers()
         self._check_deadlines()
         # One request per broker and round. Bounded: each round sends a batch, and max_in_flight bounds those.
@@ -374,9 +366,8 @@ class BatchSender:
 def _check_ours(queue: PartitionQueue, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch) -> None:
     """Fail if the broker acknowledges another writer's batch.
 
-    A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's
-    timestamp type, its time (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent
-    again, and impossible for one that is sent for the first time.
+    A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's timestamp type, its time
+    (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent again, and impossible the first time.
     """
     first = batch.sends == 1
     floor = queue.next_offset() if first else queue.floor_offset

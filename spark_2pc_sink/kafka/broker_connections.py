@@ -126,9 +126,8 @@ class BrokerConnections:
     def send(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> SentRequest:
         """Send a request to a broker that is `ready`; ``deadline`` is for the versions that it offers, if unknown.
 
-        The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
-        has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
-        fails every request on it.
+        The result has the answer, or the failure, after some `poll`; a failure never says whether the broker has acted.
+        Without an answer within ``request_timeout_ms`` the connection is closed, and every request on it fails.
         """
         version = API_VERSIONS_VERSION
         if request.api is not Api.API_VERSIONS:
@@ -142,12 +141,7 @@ class BrokerConnections:
         return sent
 
     def request(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> KafkaResponse:
-        """Send one request to one broker and wait for the answer.
-
-        Raises:
-            NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
-            KafkaError: the broker supports no version of the request.
-        """
+        """Send one request to one broker and wait; after a NodeUnavailableError it may have acted on the request."""
         self._silent.add(node_id)
         self._connect(node_id, deadline)
         return self._answer(node_id, self.send(node_id, request, deadline), deadline)
@@ -155,8 +149,7 @@ class BrokerConnections:
     def begin(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once; the result waits for the answer.
 
-        None if another request or a new connection is needed first, or if sending failed; the broker may have received
-        it anyway.
+        None if another request or a new connection is needed first, or if sending failed: it may have arrived.
         """
         if node_id not in self._versions or node_id not in self._connections:
             return None

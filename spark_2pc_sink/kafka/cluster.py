@@ -55,13 +55,9 @@ class BrokerFeatures:
 
 
 class Cluster(BrokerConnections):
-    """A cluster's brokers, topics and coordinators. Close it, or use ``with``.
+    """A cluster's brokers, topics and coordinators. The first request connects. Close it, or use ``with``.
 
-    The first request connects, within its own deadline.
-
-    Attributes:
-        leaders: known leaders. For a partition that is not among them: `refresh` first, or it currently has none.
-        coordinators: known coordinators, by transactional id.
+    A partition that is not among the known ``leaders`` needs a `refresh` first, or currently has none.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -395,10 +391,7 @@ def ask_leaders(
     request_for: Callable[[Sequence[TopicPartition]], RequestTemplate],
     deadline: Deadline,
 ) -> dict[TopicPartition, KafkaPart]:
-    """The answers of leaders that are known and answer without an error, to one request each, sent at the same time.
-
-    Metadata is requested once for unknown leaders.
-    """
+    """The answers without errors of leaders, to one request each at the same time; unknown ones are looked up once."""
     unknown = {partition.topic for partition in partitions if partition not in cluster.leaders}
     if unknown:
         cluster.refresh(unknown, deadline)

@@ -350,10 +350,7 @@ class Connection:
                 self._unsent.popleft()
 
     def _receive(self) -> None:
-        """Receive available data.
-
-        An end or a failure after data is handled by the next read: a broker refuses a login by an answer and the end.
-        """
+        """Receive available data. An end or a failure after it is left to the next read: an answer may precede it."""
         sock, has_read = self._socket, False
         while sock is not None:
             try:

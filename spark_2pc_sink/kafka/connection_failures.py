@@ -165,20 +165,10 @@ _OUT_OF_DATE: Final = frozenset({9, 10})
 _NO_CRL: Final = frozenset({3, 11, 12})
 _WRONG_NAME: Final = frozenset({62, 64})
 #: Alerts about the client's certificate (RFC 8446, section 6.2).
-_CLIENT_CERTIFICATE: Final = frozenset(
-    {
-        "ACCESS_DENIED",
-        "BAD_CERTIFICATE",
-        "CERTIFICATE_EXPIRED",
-        "CERTIFICATE_REQUIRED",
-        "CERTIFICATE_REVOKED",
-        "CERTIFICATE_UNKNOWN",
-        "DECRYPT_ERROR",
-        "NO_CERTIFICATE",
-        "UNKNOWN_CA",
-        "UNSUPPORTED_CERTIFICATE",
-    }
-)
+_CLIENT_CERTIFICATE: Final = {
+    *("ACCESS_DENIED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED", "CERTIFICATE_REVOKED"),
+    *("CERTIFICATE_UNKNOWN", "DECRYPT_ERROR", "NO_CERTIFICATE", "UNKNOWN_CA", "UNSUPPORTED_CERTIFICATE"),
+}
 #: Alerts, and local errors, that mean no common version or cipher.
 _NOTHING_IN_COMMON: Final = frozenset(
     {"INSUFFICIENT_SECURITY", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}

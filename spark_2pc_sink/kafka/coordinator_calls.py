@@ -121,8 +121,7 @@ class TransactionDescription:
     """The coordinator's description of a transactional id (KIP-664, DescribeTransactions).
 
     Args:
-        state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id
-            unknown to, or forgotten by, the coordinator.
+        state: Kafka's name, one of `TransactionState` or a newer one; ``Unknown`` for an unknown or forgotten id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
         partitions: the transaction's partitions without an end marker.
         start_time_ms: when the current or the last transaction began, since 1970 by the coordinator's clock; None if

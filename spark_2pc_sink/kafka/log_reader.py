@@ -71,10 +71,7 @@ class LogReader:
         return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
 
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Find which transactions were committed since; the result lists what the limits left unread.
-
-        ``bytes_max`` is for all logs together.
-        """
+        """Find which transactions were committed since; lists what the limits, for all logs together, left unread."""
         deadline = self._cluster.deadline(limit_ms)
         wanted = sorted(set(topics))
         existing = self._cluster.existing_topics(wanted, deadline)
@@ -166,8 +163,7 @@ class CommitQuery:
 
     Args:
         after: the last known offset, by partition.
-        since_ms: where to begin in partitions missing from ``after``: milliseconds since 1970; None for the first
-            offset.
+        since_ms: where to begin in partitions missing from ``after``, since 1970; None for the first offset.
         newer_than: the pair of the last known transaction; None if unknown.
         producer_ids: the sink's other producer ids.
     """

@@ -237,8 +237,7 @@ class BatchListSender:
     ) -> AcknowledgedBatches | None:
         """One request to one broker, sufficient for most transactions; None if more is needed.
 
-        Batches to send again are left to the queue, in the same order with the same sequence numbers: the
-        broker does not append a batch twice.
+        Batches to send again are left to the queue, with the same sequence numbers: no broker appends one twice.
         """
         payloads = {
             each.partition: assign_producer(each.payload, producer=transaction.producer, base_sequence=0)

@@ -147,9 +147,7 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
     """``Utils.murmur2`` of each key, as Java's int. A null has an empty key's hash.
 
     Takes one NumPy step for every four bytes of length shared by more than a few keys, whatever the number of rows.
-
-    Args:
-        keys: binary or string column; strings hash as UTF-8, as with Java's StringSerializer.
+    Strings hash as UTF-8, as with Java's StringSerializer.
     """
     layout = binary_layout(as_binary(keys, "key"))
     # Longest first, so that the rows that still have a whole word are always at the front.

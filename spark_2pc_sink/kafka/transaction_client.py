@@ -63,11 +63,7 @@ _BUMPING_END_VERSION: Final = 5
 
 @dataclass(frozen=True)
 class EndTxnAnswer:
-    """The coordinator's answer to EndTxn. Success is ``code == 0``, and durable.
-
-    Args:
-        producer: the pair for the next transaction (transaction.version 2 only).
-    """
+    """The answer to EndTxn: a code, 0 if done and durable; and the next transaction's pair (transaction.version 2)."""
 
     code: int
     name: str

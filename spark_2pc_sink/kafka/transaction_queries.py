@@ -229,10 +229,7 @@ class TransactionQueries:
         )
 
     def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
-        """The transactional id of each producer id. Missing producer ids have none, for certain.
-
-        Raises AuthorizationError if some transactional ids are hidden from us.
-        """
+        """The transactional id of each producer id. Missing ones have none, for certain: no id is hidden from us."""
         deadline = self._cluster.deadline()
         self._check_nothing_is_hidden(deadline)
         wanted = ListFilter(producer_ids=tuple(producer_ids))

@@ -65,10 +65,7 @@ class Token:
 
 
 class TokenSource:
-    """Requests tokens, and caches the newest until most of its lifetime is over.
-
-    Thread-safe: one thread requests a token, and the others wait for it.
-    """
+    """Caches the newest token until most of its lifetime is over. One thread requests it, and the others wait."""
 
     def __init__(self, ask: Callable[[], Token], *, now_s: Callable[[], float] = time.time) -> None:
         self._ask = ask

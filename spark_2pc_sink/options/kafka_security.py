@@ -302,11 +302,7 @@ _ENDPOINT_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
 
 
 def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Translate properties without a field.
-
-    Returns:
-        Values by field name, and the properties that remain to be read normally.
-    """
+    """Translate properties without a field; returns values by field name, and the remaining properties."""
     left = dict(properties)
     for store in ("ssl.truststore", "ssl.keystore"):
         kind = left.pop(f"{store}.type", None)

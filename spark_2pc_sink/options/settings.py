@@ -168,11 +168,10 @@ def options_text(options: Iterable[Field[Any]]) -> str:
             group = about.group
             lines.append(f"**{group.value}**")
         default = "required" if item.default is MISSING else f"default ``{item.default!r}``"
-        text, whole = (
-            f"- ``{item.name}``, {default}: {about.why}.",
-            {"break_long_words": False, "break_on_hyphens": False},
+        text = f"- ``{item.name}``, {default}: {about.why}."
+        lines.append(
+            textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         )
-        lines.append(textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", **whole))
     return "\n\n".join(lines)
 
 

@@ -27,12 +27,7 @@ class Placement(Enum):
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
-    """Decide what to do with a batch.
-
-    Args:
-        status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
-        row_batch_id: the last batch in the row, None before the first.
-        batch_id: the id that Spark passed, 0 or more.
+    """Decide what to do with a batch, by the claimed row after recovery and the id that Spark passed.
 
     Returns:
         The placement, or why there is none: the id is neither a replay nor the next batch. No flag allows that, as it
@@ -58,9 +53,7 @@ def place_explicit_id(
 ) -> Placement | Halt | None:
     """Place a batch whose id was given by a person: ids ascend, and may skip numbers.
 
-    Returns:
-        The placement; a halt for an owed batch; None for an id that the row has passed and the history lacks: whether
-        it was written is unknown.
+    None is for an id that the row has passed and the history lacks: whether it was written is unknown.
     """
     assert status is not RowStatus.DECIDED, "a decided row must be recovered before a batch is placed beside it"
     if noted:

@@ -154,18 +154,10 @@ class JoinedDecisions:
         self._tables = moves.tables
         self._made: dict[tuple[sa.Executable, bool], sa.Executable] = {}
 
-    def decide(
-        self,
-        connection: sa.Connection,
-        transactional_id: str,
-        generation: int,
-        decision: Decision,
-        *,
-        settled: str | None,
-        kept: KeptRecords | None,
-    ) -> None:
-        move = decision.move(transactional_id, generation)
-        note = None if settled is None else Move("mark_done", transactional_id, generation, {"settled": settled})
+    def decide(self, connection: sa.Connection, move: Move, *, settled: str | None, kept: KeptRecords | None) -> None:
+        note = None
+        if settled is not None:
+            note = Move("mark_done", move.transactional_id, move.generation, {"settled": settled})
         if not self._moves.keep:
             # Note and decide in one change of the row: the decision overwrites everything that the note writes, and
             # only its allowed start status differs. A history would have a line for the note.
@@ -184,11 +176,7 @@ class JoinedDecisions:
             move.refused_by(read_row(connection, self._tables.state, move.transactional_id, lock=True))
 
     def _is_moved(
-        self,
-        connection: sa.Connection,
-        move: Move,
-        made: tuple[sa.Executable, dict[str, object]],
-        kept: KeptRecords | None,
+        self, connection: sa.Connection, move: Move, made: tuple[Any, dict[str, object]], kept: KeptRecords | None
     ) -> bool:
         plain, parameters = made
         key = (plain, kept is not None)

@@ -149,7 +149,8 @@ class SqlStateStore(KeepingStore):
         settled: str | None = None,
         kept: KeptRecords | None = None,
     ) -> None:
-        self._joined.decide(connection, transactional_id, generation, decision, settled=settled, kept=kept)
+        move = decision.move(transactional_id, generation)
+        self._joined.decide(connection, move, settled=settled, kept=kept)
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
         records = self._tables.records

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -142,9 +142,6 @@ def cut(connection: HasFileNumber) -> None:
 
 
 def _shut_down(descriptor: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as connected:
-        try:
-            connected.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # The connection ended at the same moment, as intended.
-            return
+    # An error means that the connection ended at the same moment, as intended.
+    with socket.socket(fileno=os.dup(descriptor)) as connected, suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

@@ -262,7 +262,7 @@ class BrokerConnections:
 
     def _note_state(self, node_id: NodeId, connection: Connection) -> None:
         """Note a connection's state: opened, answered, or closed."""
-        opened_with = connection.take_versions()
+        opened_with, connection.versions = connection.versions, None
         if opened_with is not None:
             self._note_versions(node_id, opened_with)
             self._failures.pop(node_id, None)

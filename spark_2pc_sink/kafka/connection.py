@@ -97,6 +97,7 @@ class Connection:
     Attributes:
         opened: whether it is, or was, open.
         answered: whether the broker has answered a request that requires a completed login.
+        versions: the ApiVersions answer from opening it, until it is taken.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Connection:
         self.opened: bool = False
         self.answered: bool = False
         self.wanted: int = 0
-        self._versions: KafkaResponse | None = None
+        self.versions: KafkaResponse | None = None
         self._options = options
         self._tls = tls
         self._tokens = tokens
@@ -153,11 +154,6 @@ class Connection:
         if self._in_flight:
             wake_s = min(wake_s, self._in_flight[0].due_s)
         return wake_s if monotonic() >= self._paused_until_s else min(wake_s, self._paused_until_s)
-
-    def take_versions(self) -> KafkaResponse | None:
-        """The ApiVersions answer from opening the connection, once; else None."""
-        taken, self._versions = self._versions, None
-        return taken
 
     def fileno(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
@@ -238,7 +234,7 @@ class Connection:
             raise kafka_error("ApiVersions", versions.error_code)
         if self._login:
             yield from self._logging_in()
-        self._versions = versions
+        self.versions = versions
 
     def _connecting(self) -> _Steps:
         host, port = self.address

@@ -156,7 +156,12 @@ class IdPool:
                 self._put(writer)
             if self._clock.now_s() - self._surveyed_at_s > min(SURVEY_INTERVAL_S, self._options.takeover_grace_s / 2):
                 self._surveyed_at_s = self._clock.now_s()
-                self._survey()
+                try:
+                    survey = self._read_survey()
+                    self._touch(survey)
+                    self._take(survey, first=False)
+                except DualWriteError as error:
+                    self._log.warning("could not search for ids of dead processes: %s", error)
             with self._changed:
                 self._unsettled.extend(failed)
                 if failed:
@@ -207,14 +212,6 @@ class IdPool:
         except Exception:  # noqa: BLE001 - as in `_recovered`, which has it next
             self._log.exception("%s: could not note a commit in Kafka", writer.transactional_id)
             writer.unsettled = True
-
-    def _survey(self) -> None:
-        try:
-            survey = self._read_survey()
-            self._touch(survey)
-            self._take(survey, first=False)
-        except DualWriteError as error:
-            self._log.warning("could not search for ids of dead processes: %s", error)
 
     def _touch(self, survey: Survey) -> None:
         """Renew the claim of ids unused for a while, if only the age of the row shows that this process lives."""

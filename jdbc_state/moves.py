@@ -95,7 +95,6 @@ class Moves:
         return {} if operation == "mark_initialized" else {"settled_at": sa.func.clock_timestamp()}
 
     def _number(self, operation: str, new: Mapping[str, sa.ColumnElement[Any]]) -> dict[str, Any]:
-        """The number of the line: the next one for another batch."""
         number, batch_id = self.tables.state.c.decision, self.tables.state.c.batch_id
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}

@@ -69,7 +69,20 @@ class StateTables:
             sa.Column(FIGURES, JSONB, nullable=False, server_default=sa.text("'{}'")),
             sa.PrimaryKeyConstraint("transactional_id", "decision"),
         )
-        self.actions: sa.Table = table(settings.actions_table, *_action_columns())
+        # The time is a part of the key: a sequence that was reset, as by a partial restore, must not fail a claim.
+        self.actions: sa.Table = table(
+            settings.actions_table,
+            sa.Column("transactional_id", sa.String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+            sa.Column("at", _INSTANT, nullable=False),
+            sa.Column("number", sa.BigInteger, sa.Identity(always=True), nullable=False),
+            sa.Column("action", sa.Text, nullable=False),
+            sa.Column("batch_id", sa.BigInteger),
+            sa.Column("generation", sa.BigInteger),
+            *(sa.Column(name, sa.Text, nullable=False) for name in ("role", "os_user", "host", "program")),
+            sa.Column("reason", sa.Text),
+            sa.Column("detail", JSONB, nullable=False),
+            sa.PrimaryKeyConstraint("transactional_id", "at", "number"),
+        )
         # One row for each transactional id: a decision replaces the previous one.
         self.records: sa.Table = table(
             settings.records_table,
@@ -153,23 +166,4 @@ def _row_columns() -> list[sa.Column[Any]]:
         sa.Column("settled_at", _INSTANT),
         sa.Column("topic_ids", JSONB, nullable=False, server_default=sa.text("'{}'")),
         sa.Column("decision", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    ]
-
-
-def _action_columns() -> list[SchemaItem]:
-    """The time is a part of the key: a sequence that was reset, as by a partial restore, must not fail a claim."""
-    return [
-        sa.Column("transactional_id", sa.String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-        sa.Column("at", _INSTANT, nullable=False),
-        sa.Column("number", sa.BigInteger, sa.Identity(always=True), nullable=False),
-        sa.Column("action", sa.Text, nullable=False),
-        sa.Column("batch_id", sa.BigInteger),
-        sa.Column("generation", sa.BigInteger),
-        sa.Column("role", sa.Text, nullable=False),
-        sa.Column("os_user", sa.Text, nullable=False),
-        sa.Column("host", sa.Text, nullable=False),
-        sa.Column("program", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text),
-        sa.Column("detail", JSONB, nullable=False),
-        sa.PrimaryKeyConstraint("transactional_id", "at", "number"),
     ]

@@ -223,16 +223,8 @@ class StateStore(ABC):
         figures: Mapping[str, Any] | None = None,
     ) -> StateRow:
         """Note a batch without rows and records as done; the row must have, and keeps, the ``expected`` decision."""
-        empty = Decision(
-            prepared="",
-            expected=expected,
-            batch_id=batch_id,
-            row_count=0,
-            record_count=0,
-            digest="",
-            kafka_offsets={},
-            figures=figures,
-        )
+        counted: dict[str, Any] = {"row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
+        empty = Decision(prepared="", expected=expected, batch_id=batch_id, figures=figures, **counted)
         return self._move(empty.move(transactional_id, generation))
 
     def accept_open(

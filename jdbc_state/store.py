@@ -169,7 +169,6 @@ class SqlStateStore(KeepingStore):
             return survey(connection, self._tables, transactional_id)
 
     def locked_error(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
-        """The error of a wait for a lock, with the sessions that hold locks now."""
         table = quoted(self._state)
         with self.database.requests(operation) as connection:
             holders = ", ".join(map(str, lock_holders(connection, table=table))) or "none now"
@@ -255,8 +254,6 @@ def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
 
 
 class Claiming:
-    """One claim, which gives up at its deadline."""
-
     def __init__(
         self, store: SqlStateStore, tables: StateTables, actions: ActionLines, claimant: Claimant, *, has_history: bool
     ) -> None:

@@ -62,8 +62,6 @@ _ordinal: Final = attrgetter("ordinal")
 
 @dataclass(frozen=True)
 class PartitionReceipt:
-    """What the brokers have acknowledged for one partition in this transaction."""
-
     records: int
     first_offset: int
     last_offset: int
@@ -97,7 +95,6 @@ class PartitionQueue:
         self.sequence = (self.sequence + batch.record_count) % SEQUENCE_COUNT
 
     def oldest(self) -> Batch | None:
-        """The first pushed batch that is unacknowledged."""
         return min((*self._waiting[:1], *self._in_flight, *self._returned), key=_ordinal, default=None)
 
     def peek(self, now_s: float) -> Batch | None:
@@ -178,8 +175,6 @@ _Batches: TypeAlias = "list[tuple[PartitionQueue, Batch]]"
 
 @dataclass(eq=False)
 class _Request:
-    """One Produce request in flight."""
-
     node_id: int
     sent: SentRequest
     batches: _Batches
@@ -266,7 +261,6 @@ class BatchSender:
         return groups
 
     def _ready_leader(self, queue: PartitionQueue, batch: Batch, now_s: float) -> int | None:
-        """The leader if it accepts a request now, else None."""
         node_id = self._cluster.leaders.get(queue.partition)
         if node_id is None:
             finder = self._finders.setdefault(queue.partition, LeaderFinder(self._cluster, queue.partition))
@@ -309,7 +303,6 @@ class BatchSender:
                 )
 
     def _take_answers(self) -> None:
-        """Handle finished requests, in the order in which they were sent."""
         done = [request for request in self._requests if request.sent.is_done]
         if done:
             self._requests = [request for request in self._requests if not request.sent.is_done]

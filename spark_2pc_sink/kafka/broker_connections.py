@@ -261,7 +261,6 @@ class BrokerConnections:
         return connection
 
     def _note_state(self, node_id: NodeId, connection: Connection) -> None:
-        """Note a connection's state: opened, answered, or closed."""
         opened_with, connection.versions = connection.versions, None
         if opened_with is not None:
             self._note_versions(node_id, opened_with)
@@ -304,5 +303,4 @@ class BrokerConnections:
             raise NodeUnavailableError(failed.reason)
 
     def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
-        """The exception for a failed connection, see `ConnectionFailures.classify`."""
         return self._failed.classify(node_id, self._addresses.get(node_id), error, self._tls)

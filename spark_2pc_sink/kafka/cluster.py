@@ -157,7 +157,6 @@ class Cluster(BrokerConnections):
         return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
 
     def any_node(self, deadline: Deadline) -> int:
-        """A broker for requests that any broker can answer."""
         return int(self.most_promising_first(self.node_ids(deadline))[0])
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
@@ -256,7 +255,6 @@ class Cluster(BrokerConnections):
         return *self.most_promising_first(known), *self.most_promising_first(bootstrap)
 
     def _refresh_from_any(self, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
-        """The answer of the first broker that gives one."""
         *others, last = self._candidates()
         for node_id in others:
             try:
@@ -315,8 +313,6 @@ _ASKED_AGAIN: Final = LEADER_MOVED | {Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEA
 
 
 class LeaderFinder:
-    """Finds a partition's leader, and decides when a partition does not exist."""
-
     def __init__(self, cluster: Cluster, partition: TopicPartition) -> None:
         self._cluster = cluster
         self._partition = partition

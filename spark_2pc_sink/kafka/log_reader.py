@@ -152,7 +152,6 @@ def _fetch_request(offsets: Mapping[TopicPartition, int]) -> RequestTemplate:
 
 
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> bytes:
-    """Whole batches from ``offset``, at least one."""
     fetched = ask_leader(cluster, partition, _fetch_request({partition: offset}), deadline)
     return bytes(fetched.records or b"")
 

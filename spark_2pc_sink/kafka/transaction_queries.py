@@ -256,14 +256,9 @@ class TransactionQueries:
         for found in topics:
             if found.error_code != Code.NONE:
                 raise kafka_error("Metadata", found.error_code, f"topic {found.name!r}")
-        return tuple(
-            sorted(
-                TopicPartition(found.name, part.partition_index)
-                for found in topics
-                for part in found.partitions
-                if broker_id is None or broker_id in part.replica_nodes
-            )
-        )
+        parts = ((found.name, part) for found in topics for part in found.partitions)
+        chosen = ((name, part) for name, part in parts if broker_id is None or broker_id in part.replica_nodes)
+        return tuple(sorted(TopicPartition(name, part.partition_index) for name, part in chosen))
 
     def producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None

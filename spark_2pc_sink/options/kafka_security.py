@@ -156,8 +156,6 @@ _TLS: Final = (
     *("ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password", "ssl_crl_location"),
 )
 
-# --- contradictions ------------------------------------------------------------------------------------------------
-
 
 def check_security(options: SecurityOptions) -> None:
     """Refuse credentials that the protocol would ignore, and a protocol without its credentials."""
@@ -231,8 +229,6 @@ def _check_tokens(options: SecurityOptions) -> None:
     read_extensions(options.oauth_extensions or "")
 
 
-# --- tokens --------------------------------------------------------------------------------------------------------
-
 #: RFC 7628, section 3.1 (kvpairs): valid characters of a SASL extension.
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]*")
@@ -277,8 +273,6 @@ def check_extensions(extensions: Mapping[str, str], *, option: str) -> None:
             rule = "a SASL extension must be a name of letters other than 'auth', and a value of printable ASCII"
             raise refused(option, name, rule, "correct it, as in logicalCluster=lkc-123,identityPoolId=pool-abc")
 
-
-# --- Java's properties ---------------------------------------------------------------------------------------------
 
 _JAAS = re.compile(
     r"""\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)

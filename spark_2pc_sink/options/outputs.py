@@ -38,9 +38,6 @@ Format: TypeAlias = Literal["avro", "protobuf"]
 _LIST: Final = "list[str] | tuple[str, ...]"
 
 
-# --- kinds of values -----------------------------------------------------------------------------------------------
-
-
 def _columns(given: object, name: str) -> dict[str, str]:
     texts = isinstance(given, Mapping) and all(
         isinstance(text, str) and text.strip() for item in given.items() for text in item
@@ -75,9 +72,6 @@ _to_kafka: Final = partial(_expression, group=Theme.TO_KAFKA)
 _keyed: Final = partial(setting, group=Theme.KEYED)
 _encode: Final = partial(setting, group=Theme.ENCODE)
 _to_postgresql: Final = partial(setting, group=Theme.TO_POSTGRESQL)
-
-
-# --- declarations --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -306,9 +300,6 @@ def named_as_in(*outputs: Records | Rows) -> Iterator[None]:
         raise refused(f"{where}: {option}", error.value, rule, remedy) from error
 
 
-# --- checks of one output ------------------------------------------------------------------------------------------
-
-
 def _check_values(output: Records | Rows) -> None:
     check_settings(output)
     given = {item.name: getattr(output, item.name) for item in fields(output)}
@@ -391,9 +382,6 @@ def _check_primary_key(rows: Rows) -> None:
 def _needs_order(name: str, given: str) -> ConfigurationError:
     rule = "it requires an order of the rows with one key"
     return refused(name, given, rule, f"pass upsert_order_by='event_time', or leave {name} out")
-
-
-# --- lanes ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ is stopping. A probe tells them apart: it connects once more as a client with th
 
 from __future__ import annotations
 
-import contextlib
 import re
 import select
 import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Final
 
@@ -137,7 +136,7 @@ def _negotiate(address: tuple[str, int], tls: ssl.SSLContext) -> None:
     with (
         socket.create_connection(address, timeout=TIMEOUT_S) as plain,
         tls.wrap_socket(plain, server_hostname=address[0]) as sock,
-        contextlib.suppress(TimeoutError),
+        suppress(TimeoutError),
     ):
         sock.settimeout(_ALERT_S)
         sock.recv(1)

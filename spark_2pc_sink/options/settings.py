@@ -56,9 +56,6 @@ class Theme(Enum):
     WAITS = "Limit waiting and retries"
 
 
-# --- declarations --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Setting:
     """Metadata of one option in addition to its type.
@@ -186,8 +183,6 @@ def with_options(options: type[Any]) -> Callable[[type[R]], type[R]]:
     return documented
 
 
-# --- values in messages --------------------------------------------------------------------------------------------
-
 #: Replaces values in messages that may be secret.
 HIDDEN: Final = "***"
 #: Substrings of names whose value is a secret, or may be: even if misspelt.
@@ -256,9 +251,6 @@ def _folded(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
-
-
 def check_texts(option: str, value: object) -> None:
     """Refuse texts that no database, broker or file name can contain: paths, and at any depth of mappings and lists."""
     if isinstance(value, PurePath):
@@ -318,8 +310,6 @@ def _check_number(item: Field[Any], value: object) -> None:
         raise refusal(item, value, f"it must be at most {most}{unit}", "lower it")
 
 
-# --- keywords of a call --------------------------------------------------------------------------------------------
-
 #: Names used by Spark's JDBC source, PGStyx, Flink, Delta and others, letters and digits only.
 KNOWN_ELSEWHERE: Final = {
     name: ours
@@ -377,8 +367,6 @@ def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
     return checked
 
-
-# --- values as texts -----------------------------------------------------------------------------------------------
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 #: Parts of the types of options with more than a single value.

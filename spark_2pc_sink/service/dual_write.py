@@ -13,13 +13,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from jdbc_state.sink_log import sink_log
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.service.service import ServiceBase
+from spark_2pc_sink.service.service import Commitment, ServiceBase
 from spark_2pc_sink.service.transaction import SYNC_DRIVERS, Enlisted, ServiceTransaction, enlist
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
-
-    from spark_2pc_sink.service.service import Commitment
 
 #: Types that a block's rows may be written with.
 Writable: TypeAlias = "Session | scoped_session[Any] | Connection"

@@ -78,8 +78,8 @@ class SqlStateStore(KeepingStore):
                 return prepare(connection, self._tables, where=self.database.label)
 
         history = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        # Without one of its own, a store may find another table of its name.
-        self._has_history = history is not None and history.version == VERSION
+        # A store that keeps none may find another table of that name.
+        self._has_history = history is not None and (history.version or 0) >= VERSION
         self._moves.has_figures = history is not None and not history.lacks
 
     def migrate(self) -> list[str]:

@@ -209,6 +209,14 @@ def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
     assert row.decision == 1
 
 
+@pytest.mark.postgres
+def test_another_table_of_the_historys_name_is_left_alone_where_none_is_kept(database: str) -> None:
+    run_sql(database, "CREATE TABLE kafka_transaction_state_history (id integer)")
+    with sql_store(database, history_batches=0) as store:
+        assert claim(store).generation == 1
+        assert [row.generation for row in store.survey().rows] == [1]
+
+
 def figures(store: StateStore) -> list[Any]:
     """Of each line, the oldest first."""
     return [line.figures for line in store.read_history(ID, last=10)[::-1]]

@@ -256,10 +256,10 @@ class StateStore(ABC):
         self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None
     ) -> StateRow:
         """Let the replay of an owed batch be sent with any digest (a person's decision)."""
-        values = {"digest": ""}
-        return self._move(
-            Move("accept_replay", transactional_id, generation, values, action=ACCEPT_REPLAY, detail=detail)
+        accepted = Move(
+            "accept_replay", transactional_id, generation, {"digest": ""}, action=ACCEPT_REPLAY, detail=detail
         )
+        return self._move(accepted)
 
     def drop_batch(
         self,

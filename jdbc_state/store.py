@@ -172,13 +172,10 @@ class SqlStateStore(KeepingStore):
         table = quoted(self._state)
         with self.database.requests(operation) as connection:
             holders = ", ".join(map(str, lock_holders(connection, table=table))) or "none now"
-        return StateStoreError(
-            operation=self.database.named(operation),
-            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on {table}: "
-            f"{holders}. {remedy}",
-            sqlstate=LOCK_NOT_AVAILABLE,
-            retriable=True,
-        )
+        held = f"Sessions that hold locks on {table}: {holders}"
+        detail = f"the row or its table stayed locked for {waited_ms} ms. {held}. {remedy}"
+        named = self.database.named(operation)
+        return StateStoreError(operation=named, detail=detail, sqlstate=LOCK_NOT_AVAILABLE, retriable=True)
 
     def close(self) -> None:
         self._presence.end()

@@ -194,12 +194,10 @@ def describe_all(
         if reason is not None:
             raise reason
 
+    operation = Api.DESCRIBE_TRANSACTIONS.name
     try:
-        cluster.until_answered(
-            Api.DESCRIBE_TRANSACTIONS.name, attempt, deadline, otherwise="no broker was asked in time"
-        )
+        cluster.until_answered(operation, attempt, deadline, otherwise="no broker was asked in time")
     except KafkaTimeoutError as error:
-        operation = Api.DESCRIBE_TRANSACTIONS.name
         left = [name for name in wanted if name not in found]
         found |= {name: replace(error, operation=f"{operation} for {name!r}") for name in left}
     return found

@@ -5,7 +5,7 @@ An invalid row is named, and does not hide the others: it may have been written 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -102,7 +102,7 @@ def _read(connection: Connection, found: Select[Any]) -> list[StateRow | Unreada
 
 def problem_of(kafka_offsets: object, topic_ids: object) -> str:
     """The problem of the two columns whose content the database's types do not check; '' for none."""
-    ranges = kafka_offsets.values() if isinstance(kafka_offsets, dict) else [None]
+    ranges: Iterable[Any] = kafka_offsets.values() if isinstance(kafka_offsets, dict) else [None]
     if not all(isinstance(each, list) and [type(offset) for offset in each] == [int, int] for each in ranges):
         return f'kafka_offsets {_short(kafka_offsets)} must be an object of "topic-partition": [first, last]'
     if not isinstance(topic_ids, dict) or not all(isinstance(value, str) for value in topic_ids.values()):

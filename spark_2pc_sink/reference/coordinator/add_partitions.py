@@ -1,7 +1,9 @@
 """AddPartitionsToTxn and AddOffsetsToTxn: adding partitions to a transaction (KIP-98, KIP-890).
 
 A client asks with v0 to v3 and names everything itself. A broker asks with v4 and v5 on behalf of a client that
-produces: to add (implicitly, for clients that speak transaction.version 2) or only to verify.
+produces: to add (implicitly, for clients that speak transaction.version 2) or only to verify, before the first record
+of a transaction reaches its partition (KIP-890, 2 and 3). The leader translates the codes for its client, because old
+clients take some of them as fatal (KIP-890, Old Clients).
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from typing import TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, partition_for
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
     Access,
@@ -19,15 +20,16 @@ from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
     Resource,
 )
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddOffsetsReply,
-    AddPartitionsReply,
-    Plan,
-    Reply,
-    answer,
-    change,
+from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply, Plan, Reply, answer, change
+from spark_2pc_sink.reference.coordinator.states import (
+    AT_REST,
+    DECIDED,
+    NO_EPOCH,
+    CoordinatorState,
+    StateId,
+    TransactionMetadata,
+    partition_for,
 )
-from spark_2pc_sink.reference.coordinator.states import AT_REST, DECIDED, NO_EPOCH, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
@@ -35,6 +37,20 @@ BATCH_VERSION = 4
 #: PRODUCER_FENCED exists from this version of both requests on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 2
 _Adding: TypeAlias = AddPartitionsToTxn | AddOffsetsToTxn
+
+# First versions of Produce and TxnOffsetCommit whose client ...
+PRODUCE_ADD_VERSION = 12  # relies on the implicit add, and bumps its epoch with every transaction
+OFFSETS_ADD_VERSION = 5  # relies on the implicit add; an older client's partition is verified
+_PRODUCE_ABORTABLE_VERSION = 11  # knows TRANSACTION_ABORTABLE
+_OFFSETS_ABORTABLE_VERSION = 4  # knows TRANSACTION_ABORTABLE
+
+_CODES: dict[int, Code] = {Code.PRODUCER_FENCED: Code.INVALID_PRODUCER_EPOCH}
+_OLD_CODES: dict[int, Code] = {**_CODES, Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE}
+#: What every old producer retries, if the coordinator's log or the previous transaction is in the way.
+_WAIT = Code.NOT_ENOUGH_REPLICAS
+_PRODUCE_CODES: dict[int, Code] = {**_CODES, Code.NOT_COORDINATOR: _WAIT}
+_PRODUCE_VERIFY_CODES: dict[int, Code] = {**_PRODUCE_CODES, Code.CONCURRENT_TRANSACTIONS: _WAIT}
+_PRODUCE_OLD_CODES: dict[int, Code] = {**_OLD_CODES, **_PRODUCE_VERIFY_CODES}
 
 
 def batch_allowed(access: Access) -> Code:
@@ -151,3 +167,26 @@ def _not_now(metadata: TransactionMetadata) -> Code:
         # .completeTransaction'; data at the new epoch would also make the marker of the old one stale.
         return Code.INVALID_TXN_STATE
     return Code.CONCURRENT_TRANSACTIONS if metadata.state in DECIDED else Code.NONE
+
+
+def produce_code(version: int, code: int) -> int:
+    """The code for the producer, given the coordinator's; CONCURRENT_TRANSACTIONS only after the leader's retries."""
+    if version >= PRODUCE_ADD_VERSION:
+        return _PRODUCE_CODES.get(code, code)
+    codes = _PRODUCE_VERIFY_CODES if version >= _PRODUCE_ABORTABLE_VERSION else _PRODUCE_OLD_CODES
+    return codes.get(code, code)
+
+
+def produce_message(client_code: int, code: int) -> str | None:
+    """The error message returned with the code ``client_code``, given the coordinator's code (``ReplicaManager``)."""
+    if client_code == Code.INVALID_TXN_STATE:
+        return "Partition was not added to the transaction"
+    if client_code == Code.NOT_ENOUGH_REPLICAS:
+        underlying = Code(code).name
+        return f"Unable to verify the partition has been added to the transaction. Underlying error: {underlying}"
+    return None
+
+
+def offsets_code(version: int, code: int) -> int:
+    """The code for the client of TxnOffsetCommit, given the coordinator's or the append's."""
+    return (_CODES if version >= _OFFSETS_ABORTABLE_VERSION else _OLD_CODES).get(code, code)

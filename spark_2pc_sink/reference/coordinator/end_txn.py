@@ -15,7 +15,6 @@ from enum import Enum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
     AclOperation,
@@ -24,21 +23,14 @@ from spark_2pc_sink.reference.coordinator.events import (
     MarkersAnswered,
     Resource,
 )
-from spark_2pc_sink.reference.coordinator.plans import (
-    NOTHING,
-    EndTxnReply,
-    Plan,
-    Reply,
-    SendMarkers,
-    answer,
-    change,
-)
+from spark_2pc_sink.reference.coordinator.plans import NOTHING, EndTxnReply, Plan, Reply, SendMarkers, answer, change
 from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
     COMPLETION,
     DECIDED,
     NO_EPOCH,
     SAME_TIMEOUT_MS,
+    CoordinatorState,
     Marking,
     Pair,
     StateId,

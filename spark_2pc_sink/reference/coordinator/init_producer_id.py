@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile
 from spark_2pc_sink.reference.coordinator.end_txn import fence, following_pair, new_pair
-from spark_2pc_sink.reference.coordinator.events import (
-    CLUSTER_NAME,
-    AclOperation,
-    InitProducerId,
-    Resource,
-)
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, InitProducerId, Resource
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, Plan, answer, change
 from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
     NO_EPOCH,
     NO_TIMESTAMP,
     SAME_TIMEOUT_MS,
+    CoordinatorState,
     Pair,
+    Profile,
     StateId,
     TransactionMetadata,
     exhausted,

@@ -16,26 +16,20 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, StatePartition
-from spark_2pc_sink.reference.coordinator.end_txn import (
-    abort_timed_out,
-    end_txn,
-    expire,
-    markers_answered,
-    next_effect,
-)
+from spark_2pc_sink.reference.coordinator.end_txn import abort_timed_out, end_txn, expire, markers_answered, next_effect
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.init_producer_id import init_producer_id
-from spark_2pc_sink.reference.coordinator.leader_answers import append_error
-from spark_2pc_sink.reference.coordinator.records import LogRecord
+from spark_2pc_sink.reference.coordinator.plans import LogRecord, append_error
 from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
     COMPLETION,
     DECIDED,
     STATES_BY_LABEL,
+    CoordinatorState,
     Marking,
     Pair,
     StateId,
+    StatePartition,
     TransactionMetadata,
 )
 

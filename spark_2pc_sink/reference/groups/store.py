@@ -16,9 +16,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
-from spark_2pc_sink.reference.coordinator.leader_answers import append_error
-from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.coordinator.plans import append_error
+from spark_2pc_sink.reference.coordinator.states import Pair, partition_for
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.members import Group, Now
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key

@@ -308,12 +308,7 @@ class PartitionLog:
         return producers.start_verification(pair, sequence, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
     def append(
-        self,
-        records: Buffer,
-        header: BatchHeader,
-        *,
-        now_ms: int,
-        guard: VerificationGuard | None = None,
+        self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: VerificationGuard | None = None
     ) -> Appended:
         """Append a client's batch. Durable after `flush`; nothing is written unless the code is NONE.
 

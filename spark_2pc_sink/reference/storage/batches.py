@@ -123,12 +123,7 @@ def stamp_batch(
 
 
 def build_batch(
-    payload: bytes,
-    *,
-    record_count: int,
-    timestamp_ms: int,
-    producer: Pair = NO_PAIR,
-    attributes: int = 0,
+    payload: bytes, *, record_count: int, timestamp_ms: int, producer: Pair = NO_PAIR, attributes: int = 0
 ) -> bytes:
     """The broker's own batch, uncompressed, without a sequence, at base offset 0; all records have one timestamp."""
     checked = CHECKED.pack(

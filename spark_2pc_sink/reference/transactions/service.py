@@ -11,7 +11,7 @@ answers its producer once the producer's records are durable. If a power loss re
 
 `Verification` is the leader's side: before a transaction's first record in a partition it asks the coordinator
 (KIP-890, 2 and 3). A client that produces with v12, or commits offsets with v5, relies on the leader to add the
-partition; for older ones the leader verifies that it was added. `coordinator.leader_answers` translates the codes.
+partition; for older ones the leader verifies that it was added. `coordinator.add_partitions` translates the codes.
 
 Takeovers of an id, and ends of transactions that their client did not end, are logged at INFO; events of every
 transaction at DEBUG. Added partitions are not logged.
@@ -31,26 +31,36 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile, Settings
-from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
-from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, Event, MarkersAnswered
-from spark_2pc_sink.reference.coordinator.leader_answers import (
+from spark_2pc_sink.reference.coordinator.add_partitions import (
     OFFSETS_ADD_VERSION,
     PRODUCE_ADD_VERSION,
     produce_code,
     produce_message,
 )
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, Event, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.machine import Settled, finish_loading, reserve, settle, step, unrecorded
 from spark_2pc_sink.reference.coordinator.plans import (
+    KEY_VERSION,
     AddPartitionsReply,
     EndMarker,
     InitProducerIdReply,
+    LogRecord,
     Plan,
     Reply,
     SendMarkers,
+    key_version,
 )
-from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord, key_version
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import (
+    COMPLETION,
+    DECIDED,
+    CoordinatorState,
+    Pair,
+    Profile,
+    Settings,
+    StateId,
+    TransactionMetadata,
+)
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog

@@ -33,7 +33,6 @@ from spark_2pc_sink.reference.groups.members import (
     SyncRequest,
     Ticket,
 )
-from spark_2pc_sink.reference.groups.records import GroupValue
 
 #: First JoinGroup version whose client retries with its assigned member id (KIP-394).
 MEMBER_ID_REQUIRED_VERSION: Final = 4
@@ -68,20 +67,10 @@ class ReplacementStored:
 
 @dataclass(frozen=True)
 class Store:
-    value: GroupValue
+    """A generation to append to the log; what ``then`` has follows once its record is durable."""
+
+    value: Group
     then: AssignmentStored | ReplacementStored | None = None
-
-
-def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
-    stored = group if assignment is None else with_assignment(group, assignment)
-    return GroupValue(
-        protocol_type=group.protocol_type or "",
-        generation=group.generation,
-        protocol=group.protocol,
-        leader=group.leader,
-        state_since_ms=group.state_since_ms,
-        members=tuple(stored.members.values()),
-    )
 
 
 def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
@@ -199,7 +188,7 @@ class GroupStep:
             return
         self.group = _next_generation(group, self.now)
         if not group.members:
-            self.stores.append(Store(group_value(self.group)))
+            self.stores.append(Store(self.group))
             return
         for member in group.members.values():
             self.answer(member.join_ticket, join_answer(self.group, member.member_id))
@@ -343,7 +332,7 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
             leader=before.leader or "",
             skips_assignment=request.version >= SKIP_ASSIGNMENT_VERSION,
         )
-        step.stores.append(Store(group_value(step.group), then))
+        step.stores.append(Store(step.group, then))
 
 
 def _renamed(group: Group, old_id: str, heir: Member) -> Group:
@@ -373,7 +362,7 @@ def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: 
     step.put(replace(member, sync_ticket=request.ticket))
     if group.leader == member.member_id:
         then = AssignmentStored(group.generation, dict(request.assignments))
-        step.stores.append(Store(group_value(step.group, request.assignments), then))
+        step.stores.append(Store(with_assignment(step.group, request.assignments), then))
     return step
 
 
@@ -509,19 +498,11 @@ def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) ->
     step.put(replace(member, join_ticket=None))
 
 
-def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now: Now) -> GroupStep:
+def loaded(group: Group, properties: BrokerProperties, now: Now) -> GroupStep:
     """A group as in its last record; every member gets a whole session to send a heartbeat."""
-    group = Group(
-        group_id=group_id,
-        state=GroupState.STABLE if value.members else GroupState.EMPTY,
-        state_since_ms=value.state_since_ms,
-        generation=value.generation,
-        protocol_type=value.protocol_type or None,
-        protocol=value.protocol,
-    )
     step = GroupStep(group, properties, now)
-    members = {member.member_id: step.with_session(member) for member in value.members}
-    step.change(members=members, leader=value.leader if value.leader in members else next(iter(members), None))
+    members = {key: step.with_session(member) for key, member in group.members.items()}
+    step.change(members=members, leader=group.leader if group.leader in members else next(iter(members), None))
     step.change(topics=step.group.subscribed_topics())
     if len(members) > properties.group_max_size:
         step.prepare()

@@ -25,8 +25,7 @@ from spark_2pc_sink.reference.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
-from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue
-from spark_2pc_sink.reference.groups.store import GroupStore
+from spark_2pc_sink.reference.groups.store import GroupKey, GroupStore
 from spark_2pc_sink.reference.transactions.service import Background
 
 #: The shortest sleep: deadlines are whole milliseconds.
@@ -95,7 +94,7 @@ class GroupService:
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         step = machine.join(group, replace(request, ticket=ticket), self.properties, now, self._new_member_id)
         if known is None and not step.stores:
-            step.stores.append(Store(GroupValue(state_since_ms=group.state_since_ms)))
+            step.stores.append(Store(group))
         self._take(step)
         return await ticket
 

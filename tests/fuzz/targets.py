@@ -29,8 +29,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import read_checked
 from spark_2pc_sink.reference.network.connection import RequestReader
 from spark_2pc_sink.reference.network.sasl import PlainExchange, SaslRefusedError, ScramExchange
 from spark_2pc_sink.reference.protocol.codec import REQUESTS, read_head, read_request
-from spark_2pc_sink.reference.storage.batches import decode_records, inspect, read_marker
-from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.batches import BatchError, decode_records, inspect, read_marker
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.sink.stream import attempt_input, task_stream as stream

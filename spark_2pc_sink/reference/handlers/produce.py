@@ -26,8 +26,7 @@ from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, LogSettings, P
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.storage.batches import decode_records, inspect
-from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.batches import BatchError, decode_records, inspect
 from spark_2pc_sink.reference.transactions.service import Verification, synced
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, read_header

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, NO_PAIR, NO_TIMESTAMP, Pair
 from spark_2pc_sink.reference.log.producer_state import (
-    NO_EPOCH,
-    NO_TIMESTAMP,
     AbortedIndex,
     EndedTransaction,
     ProducerEntry,
@@ -35,8 +34,8 @@ from spark_2pc_sink.reference.log.producer_state import (
     VerificationGuard,
 )
 from spark_2pc_sink.reference.storage.batches import (
+    BatchError,
     KeyValue,
-    Stamped,
     build_batch,
     build_marker,
     decode_records,
@@ -44,14 +43,34 @@ from spark_2pc_sink.reference.storage.batches import (
     read_marker,
     stamp_batch,
 )
-from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError, UnreadableRecordError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
-from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
-from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.reference.storage.segmented_log import GroupSync, SegmentedLog, Synced
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
 
 NO_OFFSET: Final = -1
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class UnreadableRecordError(DualWriteError):
+    """A record in a coordinator's own log that this version cannot decode. Nothing was changed."""
+
+    path: str
+    topic: str
+    partition: int
+    offset: int
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"the record at offset {self.offset} of {self.topic}-{self.partition}, in {self.path}, cannot be "
+            f"decoded: {self.detail}. The coordinator does not start, because the record's content would be lost; "
+            "nothing was changed. Start the version that wrote it, or restore the data directory from a copy"
+        )
+
+
+class OffsetOutOfRangeError(Exception):
+    """An offset that the log does not have: before its start, or after its end (code 1)."""
 
 
 class Isolation(IntEnum):
@@ -308,25 +327,36 @@ class PartitionLog:
         return producers.start_verification(pair, sequence, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
     def append(
-        self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: VerificationGuard | None = None
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        sequenced: bool = True,
     ) -> Appended:
         """Append a client's batch. Durable after `flush`; nothing is written unless the code is NONE.
 
         ``records`` are exactly the bytes that ``storage.batches.inspect`` returned ``header`` for, and are not kept;
-        ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too.
+        ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too. The broker's
+        own records are not ``sequenced``.
         """
-        code = self._refusal(header, now_ms)
-        if code is not Code.NONE:
-            return Appended(code)
-        if header.has_producer:
-            repeated = self._state.producers.duplicate(header)
+        code, producers = self._refusal(header, now_ms), self._state.producers
+        if code is Code.NONE and header.has_producer:
+            repeated = producers.duplicate(header) if sequenced else None
             if repeated is not None:
                 return Appended(Code.NONE, repeated.first_offset, repeated.timestamp_ms)
-            code = self._state.producers.check_batch(header, guard, verification=self.settings.verification)
-            if code is not Code.NONE:
-                return Appended(code)
+            verification = self.settings.verification
+            code = producers.check_batch(header, guard, verification=verification, sequenced=sequenced)
+        if code is not Code.NONE:
+            return Appended(code)
+        written = self._written(records, header, now_ms)
+        if written is None:
+            return Appended(Code.KAFKA_STORAGE_ERROR)
+        if written.has_producer:
+            producers.batch_written(written)
         append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
-        return self._write_batch(self._stamped(records, header, now_ms), append_time_ms)
+        return Appended(Code.NONE, written.base_offset, append_time_ms)
 
     def append_records(
         self,
@@ -344,14 +374,7 @@ class PartitionLog:
             producer=producer or NO_PAIR,
             attributes=TRANSACTIONAL_BIT if producer else 0,
         )
-        header = read_header(batch)
-        code = self._refusal(header, now_ms)
-        if code is Code.NONE and producer is not None:
-            verification = self.settings.verification
-            code = self._state.producers.check_batch(header, guard, verification=verification, sequenced=False)
-        if code is not Code.NONE:
-            return Appended(code)
-        return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
+        return self.append(batch, read_header(batch), now_ms=now_ms, guard=guard, sequenced=False)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
         """Append the end marker of a transaction. Durable after `flush`; nothing is written unless the code is NONE.
@@ -362,10 +385,10 @@ class PartitionLog:
         if code is not Code.NONE:
             return code
         batch = build_marker(marker, timestamp_ms=now_ms)
-        stamped = self._stamped(batch, read_header(batch), now_ms)
-        if not self._written(stamped):
+        written = self._written(batch, read_header(batch), now_ms)
+        if written is None:
             return Code.KAFKA_STORAGE_ERROR
-        self._state.marker_written(stamped.header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
+        self._state.marker_written(written, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
         return Code.NONE
 
     def flush(self) -> Synced:
@@ -483,24 +506,15 @@ class PartitionLog:
             return Code.INVALID_TIMESTAMP
         return Code.NONE
 
-    def _stamped(self, batch: Buffer, header: BatchHeader, now_ms: int) -> Stamped:
-        return stamp_batch(
+    def _written(self, batch: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader | None:
+        """The batch's header in the log; None if the disk refused, and the log is unchanged."""
+        stamped = stamp_batch(
             batch,
             header,
             base_offset=self._log.end_offset,
             leader_epoch=self.leader_epoch,
             append_time_ms=now_ms if self.settings.log_append_time else None,
         )
-
-    def _write_batch(self, stamped: Stamped, log_append_time_ms: int) -> Appended:
-        if not self._written(stamped):
-            return Appended(Code.KAFKA_STORAGE_ERROR)
-        if stamped.header.has_producer:
-            self._state.producers.batch_written(stamped.header)
-        return Appended(Code.NONE, stamped.header.base_offset, log_append_time_ms)
-
-    def _written(self, stamped: Stamped) -> bool:
-        """False if the disk refused; the log is then unchanged."""
         try:
             self._log.append(stamped, segment_bytes=self.settings.segment_bytes)
         except OSError as error:
@@ -508,11 +522,11 @@ class PartitionLog:
             if str(error) != self._disk_error:
                 _logger.error("%s: cannot write records, refusing them: %s", self._log.path, error)  # noqa: TRY400
             self._disk_error = str(error)
-            return False
+            return None
         if self._disk_error:
             _logger.warning("%s: records can be written again", self._log.path)
             self._disk_error = ""
-        return True
+        return stamped.header
 
     def _became_durable(self, end_offset: int) -> None:
         self.high_watermark = end_offset

@@ -19,7 +19,7 @@ from typing import Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, NO_TIMESTAMP, Pair
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 
@@ -47,8 +47,6 @@ class VerificationGuard:
 #: Number of batches remembered to recognise a retry: a producer has at most five requests in flight
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
 BATCHES_KEPT_MAX: Final = 5
-NO_EPOCH: Final = -1
-NO_TIMESTAMP: Final = -1
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ Records inside batches: encoding the broker's own, and decoding any when their c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.errors import DualWriteError, RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair
-from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import (
     ABORT,
     CHECKED,
@@ -52,6 +52,17 @@ from spark_2pc_sink.wire.batch_format import (
 _RECORD_BYTES_MIN: Final = 7
 #: google_crc32c accepts bytes only; pieces of this size are copied within the processor's cache.
 _CRC_PIECE_BYTES: Final = 64 * 1024
+
+
+@dataclass(eq=False, kw_only=True)
+class BatchError(DualWriteError):
+    """A record batch that a partition refuses. ``code`` is the answer to the client that sent it."""
+
+    code: Code
+    detail: str
+
+    def __str__(self) -> str:
+        return f"record batch refused with {self.code.name} ({self.code.value}): {self.detail}"
 
 
 class Stamped(NamedTuple):

@@ -64,7 +64,7 @@ from spark_2pc_sink.reference.coordinator.states import (
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.storage.group_sync import Synced
+from spark_2pc_sink.reference.storage.segmented_log import Synced
 
 #: How long `Background.stop` lets work finish before cancelling it, in milliseconds. Whatever is cancelled must be
 #: resumed by the next start.

@@ -28,7 +28,7 @@ from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
 from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
-from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
+from spark_2pc_sink.reference.storage.segmented_log import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification
 from tests.unit.reference.batches import RESPONSES, append_in_transaction, client_batch, message
 from tests.unit.reference.coordinator.driver import metadata

@@ -28,10 +28,9 @@ from spark_2pc_sink.reference.groups.store import (
     encode_value,
 )
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import PartitionLog, UnreadableRecordError
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.storage.errors import LogFailedError, UnreadableRecordError
-from spark_2pc_sink.reference.storage.group_sync import Synced
+from spark_2pc_sink.reference.storage.segmented_log import LogFailedError, Synced
 from tests.unit.reference.coordinator.access import on_kinds
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, catalog_in_memory, codes_of, logs_of, running_groups

@@ -75,7 +75,7 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if event.keep_prepared and not state.settings.keeps_prepared:
         return Code.UNSUPPORTED_VERSION
-    if event.keep_prepared and not event.enable_2pc and _keeps_unchanged(state):
+    if event.keep_prepared and not event.enable_2pc and state.settings.profile is Profile.KEEP_UNCHANGED:
         return Code.INVALID_REQUEST
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
@@ -103,22 +103,18 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     if metadata.pending is not None:
         return answer(InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     if event.keep_prepared and metadata.state is StateId.ONGOING:
-        if not _keeps_unchanged(state):
+        if state.settings.profile is not Profile.KEEP_UNCHANGED:
             return _keep(state, metadata, event, now_ms)
         if metadata.two_phase_commit and _is_own(metadata, event.held):
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     if not _is_own(metadata, event.held):
-        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
+        return _fenced(event)
     if metadata.state in AT_REST:
         return _renew(state, metadata, event, now_ms)
     reply = InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
     # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
     return fence(state, metadata, now_ms, reply) if metadata.state is StateId.ONGOING else answer(reply)
-
-
-def _keeps_unchanged(state: CoordinatorState) -> bool:
-    return state.settings.profile is Profile.KEEP_UNCHANGED
 
 
 def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
@@ -143,7 +139,7 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
     """
     client = metadata.client_pair
     if event.held not in (None, client):
-        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
+        return _fenced(event)
     following = following_pair(state, client)
     if following is None:
         return _NO_PRODUCER_ID
@@ -187,7 +183,7 @@ def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitPr
     elif claimed == metadata.last_producer_epoch:
         pair, producer_ids, last = metadata.pair, None, claimed
     else:
-        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
+        return _fenced(event)
     after = _emptied(metadata, event, now_ms, pair=pair, last_producer_epoch=last)
     reply = InitProducerIdReply(Code.NONE, pair)
     return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
@@ -212,6 +208,6 @@ def _timeout(event: InitProducerId) -> int:
     return TIMEOUT_NEVER_MS if event.enable_2pc else event.timeout_ms
 
 
-def _code_for_version(code: Code, event: InitProducerId) -> Code:
+def _fenced(event: InitProducerId) -> Plan:
     old = event.version < _FENCED_CODE_VERSION
-    return Code.INVALID_PRODUCER_EPOCH if old and code is Code.PRODUCER_FENCED else code
+    return answer(InitProducerIdReply(Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED))

@@ -43,14 +43,6 @@ SKIP_ASSIGNMENT_VERSION: Final = 9
 
 
 @dataclass(frozen=True)
-class AssignmentStored:
-    """Once the record is durable every member gets its assignment, and the group is stable."""
-
-    generation: int
-    assignment: Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
 class ReplacementStored:
     """Once the record is durable the returning static member gets the unchanged generation (KIP-345).
 
@@ -67,10 +59,10 @@ class ReplacementStored:
 
 @dataclass(frozen=True)
 class Store:
-    """A generation to append to the log; what ``then`` has follows once its record is durable."""
+    """A generation to append to the log. Once its record is durable every member gets its assignment."""
 
     value: Group
-    then: AssignmentStored | ReplacementStored | None = None
+    then: ReplacementStored | None = None
 
 
 def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
@@ -361,8 +353,7 @@ def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: 
     step.answer(member.sync_ticket, SyncAnswer(code=Code.REBALANCE_IN_PROGRESS))
     step.put(replace(member, sync_ticket=request.ticket))
     if group.leader == member.member_id:
-        then = AssignmentStored(group.generation, dict(request.assignments))
-        step.stores.append(Store(with_assignment(step.group, request.assignments), then))
+        step.stores.append(Store(with_assignment(step.group, request.assignments)))
     return step
 
 
@@ -463,16 +454,16 @@ def _expire_session(step: GroupStep, member_id: str) -> None:
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now: Now) -> GroupStep:
     """A store's record is durable, or could not be stored."""
-    step, then = GroupStep(group, properties, now), store.then
-    if isinstance(then, ReplacementStored):
-        _replacement_stored(step, then, code)
+    step, value = GroupStep(group, properties, now), store.value
+    if store.then is not None:
+        _replacement_stored(step, store.then, code)
     # Otherwise a rebalance began in the meantime, and has answered all waiting members.
-    elif then and group.state is GroupState.COMPLETING_REBALANCE and group.generation == then.generation:
+    elif group.state is GroupState.COMPLETING_REBALANCE and group.generation == value.generation:
         if code is not Code.NONE:
             step.reset_assignment(code)
             step.rebalance_or_complete()
         else:
-            step.group = with_assignment(group, then.assignment)
+            step.group = with_assignment(group, {key: each.assignment for key, each in value.members.items()})
             step.answer_syncs(lambda member: _sync_answer(group, member))
             step.group = step.group.moved(GroupState.STABLE, now)
     return step

@@ -53,11 +53,19 @@ ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscripti
 
 
 def encode_key(key: Any) -> bytes:
-    return _encode(key, prefix=key.json["apiKey"], version=0)
+    return _encode(key, key.json["apiKey"])
 
 
 def encode_value(value: Any, version: int) -> bytes:
-    return _encode(value, prefix=version, version=version)
+    return _encode(value, version, version)
+
+
+def _encode(record: Any, prefix: int, version: int = 0) -> bytes:
+    try:
+        return _PREFIX.pack(prefix) + bytes(record.encode(version=version, header=False))
+    except struct.error as error:
+        detail = f"what no {type(record).__name__} can hold: {error}"
+        raise RemoteProtocolError(peer="the client", detail=detail) from error
 
 
 def prefix_of(data: bytes, *, peer: str) -> int:
@@ -88,14 +96,6 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
     if left and not prefix_only:
         raise RemoteProtocolError(peer=peer, detail=f"{left} bytes after the end of {kind.__name__} v{version}")
     return found
-
-
-def _encode(record: Any, *, prefix: int, version: int) -> bytes:
-    try:
-        return _PREFIX.pack(prefix) + bytes(record.encode(version=version, header=False))
-    except struct.error as error:
-        detail = f"what no {type(record).__name__} can hold: {error}"
-        raise RemoteProtocolError(peer="the client", detail=detail) from error
 
 
 def _refuse_nulls(record: Any, version: int) -> None:

@@ -12,24 +12,10 @@ from typing import TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
-from spark_2pc_sink.reference.coordinator.events import (
-    CLUSTER_NAME,
-    Access,
-    AclOperation,
-    AddOffsetsToTxn,
-    AddPartitionsToTxn,
-    Resource,
-)
+from spark_2pc_sink.reference.coordinator import events, states
+from spark_2pc_sink.reference.coordinator.events import AclOperation, AddOffsetsToTxn, AddPartitionsToTxn, Resource
 from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply, Plan, Reply, answer, change
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    DECIDED,
-    NO_EPOCH,
-    CoordinatorState,
-    StateId,
-    TransactionMetadata,
-    partition_for,
-)
+from spark_2pc_sink.reference.coordinator.states import CoordinatorState, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
@@ -53,9 +39,9 @@ _PRODUCE_VERIFY_CODES: dict[int, Code] = {**_PRODUCE_CODES, Code.CONCURRENT_TRAN
 _PRODUCE_OLD_CODES: dict[int, Code] = {**_OLD_CODES, **_PRODUCE_VERIFY_CODES}
 
 
-def batch_allowed(access: Access) -> Code:
+def batch_allowed(access: events.Access) -> Code:
     """The top-level code of AddPartitionsToTxn v4 and v5: only brokers may send them."""
-    allowed = access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+    allowed = access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, events.CLUSTER_NAME)
     return Code.NONE if allowed else Code.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -74,7 +60,7 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
         return answer(AddOffsetsReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.access.allows(AclOperation.READ, Resource.GROUP, event.group_id):
         return answer(AddOffsetsReply(Code.GROUP_AUTHORIZATION_FAILED))
-    index = partition_for(event.group_id, state.settings.offsets_partition_count)
+    index = states.partition_for(event.group_id, state.settings.offsets_partition_count)
     partitions = frozenset({TopicPartition(GROUP_OFFSETS, index)})
     return _add(state, event, partitions, AddOffsetsReply(Code.NONE), now_ms)
 
@@ -108,7 +94,7 @@ def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPart
     code, metadata = _located(state, event)
     if metadata is None:
         return reply.failed(code)
-    if metadata.state in DECIDED:
+    if metadata.state in states.DECIDED:
         return reply.failed(Code.CONCURRENT_TRANSACTIONS)
     member = Code.INVALID_TXN_STATE if metadata.kept else Code.NONE
     results = (
@@ -152,21 +138,21 @@ def _add(
         StateId.ONGOING,
         now_ms,
         partitions=metadata.partitions | partitions,
-        start_ms=now_ms if metadata.state in AT_REST else metadata.start_ms,
+        start_ms=now_ms if metadata.state in states.AT_REST else metadata.start_ms,
         client_transaction_version=EPOCH_BUMP_VERSION if implicit else 0,
     )
     return change(state, metadata, after, reply=reply)
 
 
 def _not_now(metadata: TransactionMetadata) -> Code:
-    if metadata.producer_epoch == NO_EPOCH:
+    if metadata.producer_epoch == states.NO_EPOCH:
         # Only the append of the first InitProducerId can fail and leave this; Kafka throws IllegalArgumentException.
         return Code.UNKNOWN_SERVER_ERROR
     if metadata.kept:
         # KIP-939: 'the application is only allowed to call .commitTransaction, .abortTransaction, or
         # .completeTransaction'; data at the new epoch would also make the marker of the old one stale.
         return Code.INVALID_TXN_STATE
-    return Code.CONCURRENT_TRANSACTIONS if metadata.state in DECIDED else Code.NONE
+    return Code.CONCURRENT_TRANSACTIONS if metadata.state in states.DECIDED else Code.NONE
 
 
 def produce_code(version: int, code: int) -> int:

@@ -15,28 +15,10 @@ from enum import Enum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.events import (
-    AbortTimedOut,
-    AclOperation,
-    EndTxn,
-    ExpireTransactionalId,
-    MarkersAnswered,
-    Resource,
-)
+from spark_2pc_sink.reference.coordinator import events, states
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, EndTxn, ExpireTransactionalId, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.plans import NOTHING, EndTxnReply, Plan, Reply, SendMarkers, answer, change
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    COMPLETION,
-    DECIDED,
-    NO_EPOCH,
-    SAME_TIMEOUT_MS,
-    CoordinatorState,
-    Marking,
-    Pair,
-    StateId,
-    TransactionMetadata,
-    exhausted,
-)
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, CoordinatorState, Pair, StateId, TransactionMetadata
 
 #: First version of EndTxn whose answer contains a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
 BUMPING_VERSION = 5
@@ -83,7 +65,7 @@ END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
 
 
 def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
-    if not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+    if not event.access.allows(events.AclOperation.WRITE, events.Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.transactional_id:
         return answer(EndTxnReply(Code.INVALID_REQUEST))
@@ -125,7 +107,7 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
 
 
 def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
-    if metadata.state in DECIDED and metadata.sealed_pair is not None:
+    if metadata.state in states.DECIDED and metadata.sealed_pair is not None:
         # As EndTxn v5: until it is complete, its client does not hold the current pair.
         return Code.CONCURRENT_TRANSACTIONS
     client = metadata.client_pair
@@ -227,10 +209,10 @@ def _decide_with_bump(
         now_ms=now_ms,
         producer_epoch=min(before.producer_epoch + 1, EPOCH_LIMIT),
         previous_producer_id=client.producer_id,
-        next_producer_id=next_pair.producer_id if before.kept or exhausted(client.epoch) else NO_PRODUCER_ID,
+        next_producer_id=next_pair.producer_id if before.kept or states.exhausted(client.epoch) else NO_PRODUCER_ID,
         next_producer_epoch=next_pair.epoch if before.kept else NO_EPOCH,
         last_producer_epoch=client.epoch,
-        start_ms=now_ms if before.state in AT_REST else before.start_ms,
+        start_ms=now_ms if before.state in states.AT_REST else before.start_ms,
         client_transaction_version=EPOCH_BUMP_VERSION,
     )
     return change(state, before, after, reply=reply, effects=(next_effect(state, after),), producer_ids=producer_ids)
@@ -243,7 +225,7 @@ def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **change
 
 def following_pair(state: CoordinatorState, client: Pair) -> tuple[Pair, range | None] | None:
     """The client's next pair, and the ids left if a new one was taken; None if no id is available."""
-    return new_pair(state) if exhausted(client.epoch) else (Pair(client.producer_id, client.epoch + 1), None)
+    return new_pair(state) if states.exhausted(client.epoch) else (Pair(client.producer_id, client.epoch + 1), None)
 
 
 def new_pair(state: CoordinatorState) -> tuple[Pair, range] | None:
@@ -271,7 +253,7 @@ def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -
 
 
 def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> bool:
-    unused = metadata.state in AT_REST and metadata.pending is None
+    unused = metadata.state in states.AT_REST and metadata.pending is None
     return unused and metadata.last_update_ms <= now_ms - state.settings.transactional_id_expiration_ms
 
 
@@ -283,15 +265,15 @@ _WRITTEN = frozenset({Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION})
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
     """Record which partitions have their marker; after the last one, close the transaction."""
     metadata = state.get(event.transactional_id)
-    if metadata is None or metadata.state not in DECIDED or metadata.pair != event.pair:
+    if metadata is None or metadata.state not in states.DECIDED or metadata.pair != event.pair:
         return NOTHING
-    if metadata.marking is not Marking.SENDING:
+    if metadata.marking is not states.Marking.SENDING:
         return NOTHING
     failed = {each: code for each, code in event.results.items() if code not in _WRITTEN}
     left = replace(metadata, partitions=metadata.partitions - (event.results.keys() - failed.keys()))
     if any(code != Code.KAFKA_STORAGE_ERROR for code in failed.values()):
         # A newer producer or coordinator has taken over: the transaction stays as it is until the log is loaded again.
-        given_up = replace(left, marking=Marking.GIVEN_UP)
+        given_up = replace(left, marking=states.Marking.GIVEN_UP)
         return Plan(transactional_id=left.transactional_id, unwritten=given_up)
     if not left.partitions:
         return _closing(state, left, now_ms)
@@ -308,9 +290,9 @@ def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
     moved = metadata.next_producer_id != NO_PRODUCER_ID and metadata.client_transaction_version >= EPOCH_BUMP_VERSION
     kept = metadata.next_producer_epoch != NO_EPOCH
     pair = Pair(metadata.next_producer_id, metadata.next_producer_epoch if kept else 0) if moved else metadata.pair
-    same_timeout = metadata.timeout_after_keep_ms == SAME_TIMEOUT_MS
+    same_timeout = metadata.timeout_after_keep_ms == states.SAME_TIMEOUT_MS
     after = metadata.moved_to(
-        COMPLETION[metadata.state],
+        states.COMPLETION[metadata.state],
         now_ms,
         producer_id=pair.producer_id,
         producer_epoch=pair.epoch,
@@ -319,6 +301,6 @@ def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
         next_producer_epoch=NO_EPOCH,
         partitions=frozenset(),
         timeout_ms=metadata.timeout_ms if same_timeout else metadata.timeout_after_keep_ms,
-        timeout_after_keep_ms=SAME_TIMEOUT_MS,
+        timeout_after_keep_ms=states.SAME_TIMEOUT_MS,
     )
     return change(state, metadata, after)

@@ -9,21 +9,11 @@ from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator import states
 from spark_2pc_sink.reference.coordinator.end_txn import fence, following_pair, new_pair
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, InitProducerId, Resource
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, Plan, answer, change
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    NO_EPOCH,
-    NO_TIMESTAMP,
-    SAME_TIMEOUT_MS,
-    CoordinatorState,
-    Pair,
-    Profile,
-    StateId,
-    TransactionMetadata,
-    exhausted,
-)
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, CoordinatorState, Pair, StateId, TransactionMetadata
 
 #: PRODUCER_FENCED exists from this version on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 4
@@ -75,7 +65,7 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if event.keep_prepared and not state.settings.keeps_prepared:
         return Code.UNSUPPORTED_VERSION
-    if event.keep_prepared and not event.enable_2pc and state.settings.profile is Profile.KEEP_UNCHANGED:
+    if event.keep_prepared and not event.enable_2pc and state.settings.profile is states.Profile.KEEP_UNCHANGED:
         return Code.INVALID_REQUEST
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
@@ -103,14 +93,14 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     if metadata.pending is not None:
         return answer(InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     if event.keep_prepared and metadata.state is StateId.ONGOING:
-        if state.settings.profile is not Profile.KEEP_UNCHANGED:
+        if state.settings.profile is not states.Profile.KEEP_UNCHANGED:
             return _keep(state, metadata, event, now_ms)
         if metadata.two_phase_commit and _is_own(metadata, event.held):
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     if not _is_own(metadata, event.held):
         return _fenced(event)
-    if metadata.state in AT_REST:
+    if metadata.state in states.AT_REST:
         return _renew(state, metadata, event, now_ms)
     reply = InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
     # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
@@ -127,7 +117,7 @@ def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
         return True
     if metadata.kept:
         return held == metadata.client_pair
-    previous = held.producer_id == metadata.previous_producer_id and exhausted(held.epoch)
+    previous = held.producer_id == metadata.previous_producer_id and states.exhausted(held.epoch)
     return held.producer_id == metadata.producer_id or previous
 
 
@@ -162,9 +152,9 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
     left unchanged, prepared by a client that had it; later transactions expire after this client's timeout.
     """
     if event.enable_2pc:
-        return {"timeout_ms": TIMEOUT_NEVER_MS, "timeout_after_keep_ms": SAME_TIMEOUT_MS}
+        return {"timeout_ms": TIMEOUT_NEVER_MS, "timeout_after_keep_ms": states.SAME_TIMEOUT_MS}
     same = event.timeout_ms == metadata.timeout_ms
-    return {"timeout_after_keep_ms": SAME_TIMEOUT_MS if same else event.timeout_ms}
+    return {"timeout_after_keep_ms": states.SAME_TIMEOUT_MS if same else event.timeout_ms}
 
 
 def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
@@ -177,7 +167,7 @@ def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitPr
             return _NO_PRODUCER_ID
         pair, producer_ids = following
         last = NO_EPOCH if event.held is None else current
-    elif exhausted(current):
+    elif states.exhausted(current):
         # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch.
         return answer(InitProducerIdReply(Code.UNKNOWN_SERVER_ERROR))
     elif claimed == metadata.last_producer_epoch:
@@ -200,7 +190,7 @@ def _emptied(
         last_producer_epoch=last_producer_epoch,
         timeout_ms=_timeout(event),
         partitions=frozenset(),
-        start_ms=NO_TIMESTAMP,
+        start_ms=states.NO_TIMESTAMP,
     )
 
 

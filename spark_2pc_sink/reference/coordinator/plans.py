@@ -29,21 +29,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference import internal_topics as schemas
-from spark_2pc_sink.reference.coordinator.states import (
-    COMPLETION,
-    DECIDED,
-    FLEXIBLE_VERSION,
-    NO_EPOCH,
-    NO_PAIR,
-    PREDECESSORS,
-    SAME_TIMEOUT_MS,
-    TRANSIENT,
-    CoordinatorState,
-    Marking,
-    Pair,
-    StateId,
-    TransactionMetadata,
-)
+from spark_2pc_sink.reference.coordinator import states
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair, StateId, TransactionMetadata
 
 #: The only version of TransactionLogKey, "coordinator-key" 0.
 KEY_VERSION = 0
@@ -70,7 +57,7 @@ def fits(metadata: TransactionMetadata, version: int) -> bool:
     This is so for a client on transaction.version 2 (Kafka answers UNSUPPORTED_VERSION) or a kept transaction.
     """
     tagged = metadata.client_transaction_version, metadata.next_producer_epoch, metadata.timeout_after_keep_ms
-    return version >= FLEXIBLE_VERSION or tagged == (0, NO_EPOCH, SAME_TIMEOUT_MS)
+    return version >= states.FLEXIBLE_VERSION or tagged == (0, states.NO_EPOCH, states.SAME_TIMEOUT_MS)
 
 
 def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
@@ -91,13 +78,13 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
 def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
     """Decode a version-prefixed value; unknown tags from a later Kafka are skipped (KIP-915)."""
     found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
-    if found.transaction_status not in set(StateId) - TRANSIENT:
+    if found.transaction_status not in set(StateId) - states.TRANSIENT:
         raise RemoteProtocolError(peer=_PEER, detail=f"state {found.transaction_status} is never stored")
     given = {ours: getattr(found, theirs) for ours, theirs in _NAMES.items()}
     state = StateId(found.transaction_status)
     topics = found.transaction_partitions or ()
     partitions = frozenset(TopicPartition(each.topic, index) for each in topics for index in each.partition_ids)
-    fields = {**given, "state": state, "partitions": partitions, "pending": COMPLETION.get(state)}
+    fields = {**given, "state": state, "partitions": partitions, "pending": states.COMPLETION.get(state)}
     return TransactionMetadata(transactional_id=transactional_id, **fields)
 
 
@@ -111,7 +98,7 @@ class LogRecord:
     partition: int
     transactional_id: str
     value: TransactionMetadata | None
-    version: int = FLEXIBLE_VERSION
+    version: int = states.FLEXIBLE_VERSION
 
     @property
     def key_bytes(self) -> bytes:
@@ -250,7 +237,7 @@ def answer(reply: Reply) -> Plan:
 
 
 def change(
-    state: CoordinatorState,
+    state: states.CoordinatorState,
     before: TransactionMetadata,
     after: TransactionMetadata,
     *,
@@ -265,13 +252,13 @@ def change(
     """
     fences = before.pending is StateId.PREPARE_EPOCH_FENCE and after.state is StateId.PREPARE_ABORT
     source = StateId.PREPARE_EPOCH_FENCE if fences else before.state
-    if source not in PREDECESSORS[after.state]:
+    if source not in states.PREDECESSORS[after.state]:
         raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
     version = state.settings.log_version
     if not fits(before, version):
         # An id that needed tags before a downgrade keeps them. Kafka 4.4.0 fails to write such an id after a downgrade
         # to 0, and leaves it pending (CONCURRENT_TRANSACTIONS) until its log partition is loaded again.
-        version = FLEXIBLE_VERSION
+        version = states.FLEXIBLE_VERSION
     value = None if after.state is StateId.DEAD else after
     if reply is not None and value is not None and not fits(value, version):
         return answer(reply.failed(Code.UNSUPPORTED_VERSION))
@@ -283,7 +270,9 @@ def change(
         records=(record,),
         # A second report of the last marker must not close the transaction a second time.
         reserved=replace(
-            before, pending=after.state, marking=Marking.DONE if before.state in DECIDED else Marking.SENDING
+            before,
+            pending=after.state,
+            marking=states.Marking.DONE if before.state in states.DECIDED else states.Marking.SENDING,
         ),
         producer_ids=producer_ids,
         effects=effects,

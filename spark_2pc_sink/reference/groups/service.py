@@ -14,17 +14,9 @@ from uuid import uuid4
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups import machine, members
 from spark_2pc_sink.reference.groups.machine import GroupStep, Store
-from spark_2pc_sink.reference.groups.members import (
-    Group,
-    GroupState,
-    JoinAnswer,
-    JoinRequest,
-    Now,
-    SyncAnswer,
-    SyncRequest,
-)
+from spark_2pc_sink.reference.groups.members import Group, GroupState, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.groups.store import GroupKey, GroupStore
 from spark_2pc_sink.reference.transactions.service import Background
 
@@ -174,8 +166,8 @@ class GroupService:
             keys = self.store.offsets(group_id).keys_of_topic(topic)
             self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
 
-    def _now(self) -> Now:
-        return Now(self._steady_ms(), self._now_ms())
+    def _now(self) -> members.Now:
+        return members.Now(self._steady_ms(), self._now_ms())
 
     def _arm(self, group_id: str) -> None:
         group = self.store.groups.get(group_id)

@@ -33,16 +33,7 @@ from spark_2pc_sink.reference.log.producer_state import (
     ProducerStates,
     VerificationGuard,
 )
-from spark_2pc_sink.reference.storage.batches import (
-    BatchError,
-    KeyValue,
-    build_batch,
-    build_marker,
-    decode_records,
-    encode_key_values,
-    read_marker,
-    stamp_batch,
-)
+from spark_2pc_sink.reference.storage import batches
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.segmented_log import GroupSync, SegmentedLog, Synced
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
@@ -194,7 +185,7 @@ class LogState:
         if not header.control:
             self.producers.batch_written(header)
             return
-        marker = read_marker(batch, header)
+        marker = batches.read_marker(batch, header)
         if marker is not None:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
@@ -237,12 +228,12 @@ async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
 
 
 def first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
-    found = decode_records(batch, header)
+    found = batches.decode_records(batch, header)
     return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
 
 
 def max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
-    return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
+    return max(record.timestamp_ms for record in batches.decode_records(batch, header) if record.offset >= offset)
 
 
 class PartitionLog:
@@ -360,15 +351,15 @@ class PartitionLog:
 
     def append_records(
         self,
-        records: Sequence[KeyValue],
+        records: Sequence[batches.KeyValue],
         *,
         now_ms: int,
         producer: Pair | None = None,
         guard: VerificationGuard | None = None,
     ) -> Appended:
         """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""
-        batch = build_batch(
-            encode_key_values(records),
+        batch = batches.build_batch(
+            batches.encode_key_values(records),
             record_count=len(records),
             timestamp_ms=now_ms,
             producer=producer or NO_PAIR,
@@ -384,7 +375,7 @@ class PartitionLog:
         code = self._state.producers.check_marker(marker)
         if code is not Code.NONE:
             return code
-        batch = build_marker(marker, timestamp_ms=now_ms)
+        batch = batches.build_marker(marker, timestamp_ms=now_ms)
         written = self._written(batch, read_header(batch), now_ms)
         if written is None:
             return Code.KAFKA_STORAGE_ERROR
@@ -447,8 +438,8 @@ class PartitionLog:
         """Every record from ``offset`` to the log's end, including control records, for loading state logs."""
         for header, batch in self._log.batches(offset):
             try:
-                yield from (record for record in decode_records(batch, header) if record.offset >= offset)
-            except BatchError as error:
+                yield from (record for record in batches.decode_records(batch, header) if record.offset >= offset)
+            except batches.BatchError as error:
                 raise self.unreadable(header.base_offset, error.detail) from error
 
     def unreadable(self, offset: int, detail: str) -> UnreadableRecordError:
@@ -508,7 +499,7 @@ class PartitionLog:
 
     def _written(self, batch: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader | None:
         """The batch's header in the log; None if the disk refused, and the log is unchanged."""
-        stamped = stamp_batch(
+        stamped = batches.stamp_batch(
             batch,
             header,
             base_offset=self._log.end_offset,

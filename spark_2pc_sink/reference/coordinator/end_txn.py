@@ -17,7 +17,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
 from spark_2pc_sink.reference.coordinator import events, states
 from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, EndTxn, ExpireTransactionalId, MarkersAnswered
-from spark_2pc_sink.reference.coordinator.plans import NOTHING, EndTxnReply, Plan, Reply, SendMarkers, answer, change
+from spark_2pc_sink.reference.coordinator.plans import NOTHING, EndTxnReply, Plan, Reply, answer, change, next_effect
 from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, CoordinatorState, Pair, StateId, TransactionMetadata
 
 #: First version of EndTxn whose answer contains a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
@@ -39,6 +39,7 @@ _S = StateId
 _FENCED = Code.PRODUCER_FENCED
 _INVALID = Code.INVALID_TXN_STATE
 _WAIT = Code.CONCURRENT_TRANSACTIONS
+_DECISIONS = {True: StateId.PREPARE_COMMIT, False: StateId.PREPARE_ABORT}
 
 #: EndTxn v5: state and whether to commit -> what follows for the current epoch, and for a retry with the one before;
 #: any other epoch is fenced.
@@ -102,8 +103,8 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
         # repeated request must be recognised.
         reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
         return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply, following=following)
-    after = _decided(metadata, commit=event.commit, now_ms=now_ms, client_transaction_version=0)
-    return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(next_effect(state, after),))
+    after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
+    return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
 
 
 def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
@@ -148,16 +149,15 @@ def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, r
     fencing = replace(metadata, pending=StateId.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
         return _decide_with_bump(state, fencing, commit=False, now_ms=now_ms, reply=reply)
-    after = _decided(
-        fencing,
-        commit=False,
-        now_ms=now_ms,
+    after = fencing.moved_to(
+        StateId.PREPARE_ABORT,
+        now_ms,
         producer_epoch=min(metadata.producer_epoch + 1, EPOCH_LIMIT),
         last_producer_epoch=NO_EPOCH,
         # Not the cluster's level: Kafka 4.4.0 omits the tag, whatever version the client used before.
         client_transaction_version=0,
     )
-    return change(state, fencing, after, reply=reply, effects=(next_effect(state, after),))
+    return change(state, fencing, after, reply=reply)
 
 
 def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) -> Plan:
@@ -172,17 +172,6 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
     """True for a transaction open for longer than its timeout; never with two-phase commit (KIP-939)."""
     idle = metadata.state is StateId.ONGOING and metadata.pending is None
     return idle and not metadata.two_phase_commit and metadata.start_ms + metadata.timeout_ms < now_ms
-
-
-def next_effect(state: CoordinatorState, decided: TransactionMetadata) -> SendMarkers:
-    """What a decided transaction still needs: its markers; without partitions their answer closes it at once."""
-    return SendMarkers(
-        **decided.ids,
-        coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,
-        commit=decided.state is StateId.PREPARE_COMMIT,
-        transaction_version=decided.client_transaction_version,
-        partitions=tuple(sorted(decided.partitions)),
-    )
 
 
 def _decide_with_bump(
@@ -203,10 +192,9 @@ def _decide_with_bump(
         # Left by bugs of old brokers: there is no epoch for the marker.
         return NOTHING if reply is None else answer(reply.failed(Code.UNKNOWN_SERVER_ERROR))
     next_pair, producer_ids = following
-    after = _decided(
-        before,
-        commit=commit,
-        now_ms=now_ms,
+    after = before.moved_to(
+        _DECISIONS[commit],
+        now_ms,
         producer_epoch=min(before.producer_epoch + 1, EPOCH_LIMIT),
         previous_producer_id=client.producer_id,
         next_producer_id=next_pair.producer_id if before.kept or states.exhausted(client.epoch) else NO_PRODUCER_ID,
@@ -215,12 +203,7 @@ def _decide_with_bump(
         start_ms=now_ms if before.state in states.AT_REST else before.start_ms,
         client_transaction_version=EPOCH_BUMP_VERSION,
     )
-    return change(state, before, after, reply=reply, effects=(next_effect(state, after),), producer_ids=producer_ids)
-
-
-def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **changes: object) -> TransactionMetadata:
-    target = StateId.PREPARE_COMMIT if commit else StateId.PREPARE_ABORT
-    return before.moved_to(target, now_ms, **changes)
+    return change(state, before, after, reply=reply, producer_ids=producer_ids)
 
 
 def following_pair(state: CoordinatorState, client: Pair) -> tuple[Pair, range | None] | None:

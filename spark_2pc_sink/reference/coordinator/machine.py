@@ -16,7 +16,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 from spark_2pc_sink.reference.coordinator import events, plans, states
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
-from spark_2pc_sink.reference.coordinator.end_txn import abort_timed_out, end_txn, expire, markers_answered, next_effect
+from spark_2pc_sink.reference.coordinator.end_txn import abort_timed_out, end_txn, expire, markers_answered
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.init_producer_id import init_producer_id
 from spark_2pc_sink.reference.coordinator.plans import LogRecord, append_error
@@ -142,7 +142,7 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
     # always be written, so it is retried.
     closing = before.marking is states.Marking.DONE
     pending = states.COMPLETION[before.state] if closing else None
-    effects = (next_effect(state, before),) if closing else ()
+    effects = (plans.next_effect(state, before),) if closing else ()
     cleared = replace(before, pending=pending, marking=states.Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 
@@ -163,8 +163,8 @@ def finish_loading(
 ) -> tuple[CoordinatorState, tuple[plans.SendMarkers, ...]]:
     """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
     loaded = replay(state.with_partition(index, states.StatePartition(coordinator_epoch)), records)
-    decided = (each for each in loaded.partitions[index].transactions.values() if each.state in states.DECIDED)
-    return loaded, tuple(next_effect(loaded, each) for each in sorted(decided, key=lambda each: each.transactional_id))
+    transactions = sorted(loaded.partitions[index].transactions.items())
+    return loaded, tuple(plans.next_effect(loaded, each) for _, each in transactions if each.state in states.DECIDED)
 
 
 def unrecorded(

@@ -236,13 +236,23 @@ def answer(reply: Reply) -> Plan:
     return Plan(reply=reply)
 
 
+def next_effect(state: states.CoordinatorState, decided: TransactionMetadata) -> SendMarkers:
+    """What a decided transaction still needs: its markers; without partitions their answer closes it at once."""
+    return SendMarkers(
+        **decided.ids,
+        coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,
+        commit=decided.state is StateId.PREPARE_COMMIT,
+        transaction_version=decided.client_transaction_version,
+        partitions=tuple(sorted(decided.partitions)),
+    )
+
+
 def change(
     state: states.CoordinatorState,
     before: TransactionMetadata,
     after: TransactionMetadata,
     *,
     reply: Reply | None = None,
-    effects: tuple[SendMarkers, ...] = (),
     producer_ids: range | None = None,
 ) -> Plan:
     """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can store it.
@@ -275,5 +285,5 @@ def change(
             marking=states.Marking.DONE if before.state in states.DECIDED else states.Marking.SENDING,
         ),
         producer_ids=producer_ids,
-        effects=effects,
+        effects=(next_effect(state, after),) if after.state in states.DECIDED else (),
     )

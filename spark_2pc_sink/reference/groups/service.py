@@ -53,8 +53,6 @@ class GroupService:
         self._background = Background()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    # --- life --------------------------------------------------------------------------------------------------------
-
     def load(self) -> None:
         """Read the groups from the log; every loaded member gets a whole session."""
         self.store.load(self.properties, self._now())
@@ -73,8 +71,6 @@ class GroupService:
                 _answer(member.join_ticket, JoinAnswer(code=Code.NOT_COORDINATOR, member_id=member.member_id))
                 _answer(member.sync_ticket, SyncAnswer(code=Code.NOT_COORDINATOR))
         await self._background.stop()
-
-    # --- requests ----------------------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         code = self._join_refusal(group_id, request)
@@ -159,12 +155,10 @@ class GroupService:
         self._arm(group_id)
         return code
 
-    # --- time --------------------------------------------------------------------------------------------------------
-
     def forget_topic(self, topic: str) -> None:
         for group_id in list(self.store.groups):
-            keys = self.store.offsets(group_id).keys_of_topic(topic)
-            self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
+            keys = self.store.offsets(group_id).keys_of(group_id)
+            self.store.append_tombstones(group_id, (key for key in keys if key.topic == topic))
 
     def _now(self) -> members.Now:
         return members.Now(self._steady_ms(), self._now_ms())
@@ -191,8 +185,6 @@ class GroupService:
         group = self.store.groups.get(group_id)
         if group is not None:
             self._take(machine.expire(group, self.properties, self._now()))
-
-    # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def _take(self, step: GroupStep) -> None:
         """Apply a step; records are in the log before any other step of the group."""

@@ -12,7 +12,7 @@ marker; a commit applies it unless a later offset was committed in the log in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -175,15 +175,8 @@ class OffsetTable:
         return any(key in waiting for waiting in self._pending.values())
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        pending = (key for key in self._pending_keys() if key.group_id == group_id)
+        pending = (key for waiting in self._pending.values() for key in waiting if key.group_id == group_id)
         return list(dict.fromkeys((*self._committed.get(group_id, {}), *pending)))
-
-    def keys_of_topic(self, topic: str) -> list[OffsetKey]:
-        committed = (key for offsets in self._committed.values() for key in offsets)
-        return list(dict.fromkeys(key for key in (*committed, *self._pending_keys()) if key.topic == topic))
-
-    def _pending_keys(self) -> Iterator[OffsetKey]:
-        return (key for waiting in self._pending.values() for key in waiting)
 
 
 #: A record of ``__consumer_offsets``; None for a tombstone.

@@ -468,7 +468,12 @@ class PartitionLog:
 
         Considers available records only; Kafka 4.4.0 may still return a record that DeleteRecords deleted.
         """
-        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
+        start = self.log_start_offset
+        largest_ms = self._log.max_timestamp_from(start)
+        header, batch = next(self._log.batches(start), (None, b"")) if start else (None, b"")
+        if header is not None and header.base_offset < start:
+            # The log starts in this batch.
+            largest_ms = max(largest_ms, await decoded(header, partial(max_timestamp_from, batch, header, start)))
         return NOT_FOUND if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -530,12 +535,3 @@ class PartitionLog:
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-
-    async def _cut_batch_timestamp_ms(self) -> int:
-        """The largest timestamp among the available records of the batch that the log starts in; or -1."""
-        start = self.log_start_offset
-        for header, batch in self._log.batches(start) if start else ():
-            if header.base_offset < start:
-                return await decoded(header, partial(max_timestamp_from, batch, header, start))
-            break
-        return NO_TIMESTAMP

@@ -159,8 +159,6 @@ class ProducerStates:
         guard.saw(sequence, pair.epoch)
         return guard
 
-    # --- checks: nothing changes --------------------------------------------------------------------------------------
-
     def duplicate(self, header: BatchHeader) -> BatchMemory | None:
         """The batch that this one repeats: same epoch, exactly the same sequences, among the last five."""
         entry = self._entries.get(header.producer_id)
@@ -217,8 +215,6 @@ class ProducerStates:
         if header.producer_epoch != entry.epoch:
             return first == 0
         return first == next_sequence(entry.last_sequence, 1)
-
-    # --- effects ------------------------------------------------------------------------------------------------------
 
     def batch_written(self, header: BatchHeader) -> None:
         before = self.entry(header.producer_id)

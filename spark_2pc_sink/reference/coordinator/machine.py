@@ -9,8 +9,8 @@ the progress of markers (so every partition of a decided transaction gets its ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
@@ -122,8 +122,7 @@ def apply(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
     return state
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(NamedTuple):
     """A finished plan: the new state, then the reply to send, then the effects to carry out."""
 
     state: CoordinatorState

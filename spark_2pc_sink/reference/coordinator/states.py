@@ -1,8 +1,5 @@
 """States of a transactional id and the table of every legal transition between them.
 
-The meaning of stored states is defined in this file, the effects of requests in each state in their
-handlers (`init_producer_id`, `end_txn`).
-
 Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``). First the new state is
 *pending*: it is noted in memory, and its record is built and appended to ``__transaction_state``. Only when the append
 is durable does the new state replace the old one; when it fails, pending is cleared. While a change is pending nearly

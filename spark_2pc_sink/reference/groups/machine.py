@@ -110,9 +110,6 @@ class GroupStep:
     def put(self, member: Member) -> None:
         self.group = self.group.with_member(member)
 
-    def with_session(self, member: Member) -> Member:
-        return replace(member, session_deadline_ms=self.now.steady_ms + member.session_timeout_ms)
-
     def remove(self, member_id: str) -> None:
         """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
         member = self.group.members.get(member_id)
@@ -127,7 +124,7 @@ class GroupStep:
         for member in self.group.members.values():
             if member.sync_ticket is not None:
                 self.answer(member.sync_ticket, answer(member))
-                members[member.member_id] = self.with_session(replace(member, sync_ticket=None))
+                members[member.member_id] = replace(member, sync_ticket=None).alive(self.now)
         self.change(members=members)
 
     def reset_assignment(self, code: Code) -> None:
@@ -185,7 +182,7 @@ class GroupStep:
         for member in group.members.values():
             self.answer(member.join_ticket, join_answer(self.group, member.member_id))
         joined = {
-            key: self.with_session(replace(member, join_ticket=None, is_new=False))
+            key: replace(member, join_ticket=None, is_new=False).alive(self.now)
             for key, member in group.members.items()
         }
         self.change(members=joined)
@@ -308,7 +305,7 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
     step.answer(replaced.join_ticket, JoinAnswer(code=fenced, member_id=replaced.member_id))
     step.answer(replaced.sync_ticket, SyncAnswer(code=fenced))
     heir = replace(replaced, member_id=member_id, join_ticket=None, sync_ticket=None, is_new=False)
-    step.group = _renamed(before, replaced.member_id, step.with_session(heir))
+    step.group = _renamed(before, replaced.member_id, heir.alive(step.now))
     step.wait_to_join(request, step.group.members[member_id])
     if before.state is GroupState.COMPLETING_REBALANCE:
         step.prepare()
@@ -360,11 +357,9 @@ def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: 
 def _check_sync(group: Group, request: SyncRequest) -> Code:
     if group.state is GroupState.EMPTY:
         return Code.UNKNOWN_MEMBER_ID
-    code = group.check_member(request.member_id, request.instance_id)
+    code = group.check_member(request.member_id, request.instance_id, request.generation)
     if code is not Code.NONE:
         return code
-    if request.generation != group.generation:
-        return Code.ILLEGAL_GENERATION
     claims = ((request.protocol_type, group.protocol_type), (request.protocol, group.protocol))
     if any(None not in {claimed, actual} and claimed != actual for claimed, actual in claims):
         return Code.INCONSISTENT_GROUP_PROTOCOL
@@ -372,18 +367,15 @@ def _check_sync(group: Group, request: SyncRequest) -> Code:
 
 
 def heartbeat(group: Group, member_id: str, instance_id: str | None, generation: int, now: Now) -> tuple[Group, Code]:
-    code = group.check_member(member_id, instance_id)
+    code = group.check_member(member_id, instance_id, generation)
     if code is not Code.NONE:
         return group, code
-    if generation != group.generation:
-        return group, Code.ILLEGAL_GENERATION
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return seen(group, member_id, now), Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
 
 
 def seen(group: Group, member_id: str, now: Now) -> Group:
-    member = group.members[member_id]
-    return group.with_member(replace(member, session_deadline_ms=now.steady_ms + member.session_timeout_ms))
+    return group.with_member(group.members[member_id].alive(now))
 
 
 def leave(
@@ -492,7 +484,7 @@ def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) ->
 def loaded(group: Group, properties: BrokerProperties, now: Now) -> GroupStep:
     """A group as in its last record; every member gets a whole session to send a heartbeat."""
     step = GroupStep(group, properties, now)
-    members = {key: step.with_session(member) for key, member in group.members.items()}
+    members = {key: member.alive(now) for key, member in group.members.items()}
     step.change(members=members, leader=group.leader if group.leader in members else next(iter(members), None))
     step.change(topics=step.group.subscribed_topics())
     if len(members) > properties.group_max_size:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from spark_2pc_sink.codes import Code
@@ -133,8 +133,7 @@ def decode_group(group_id: str, data: bytes) -> Group:
     return Group(group_id=group_id, state=state, protocol_type=protocol_type, members=members, **_ours(found, _GROUP))
 
 
-@dataclass(frozen=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     value: OffsetValue
     record_offset: int
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError
@@ -113,8 +113,7 @@ class Appended:
     log_append_time_ms: int = NO_TIMESTAMP
 
 
-@dataclass(frozen=True)
-class FoundOffset:
+class FoundOffset(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
@@ -37,20 +37,13 @@ class VerificationGuard:
     supports_epoch_bump: bool
     created_ms: int
 
-    def saw(self, sequence: int, epoch: int) -> None:
-        if epoch > self.epoch:
-            self.epoch, self.lowest_sequence = epoch, sequence
-        elif epoch == self.epoch:
-            self.lowest_sequence = min(self.lowest_sequence, sequence)
-
 
 #: Number of batches remembered to recognise a retry: a producer has at most five requests in flight
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
 BATCHES_KEPT_MAX: Final = 5
 
 
-@dataclass(frozen=True)
-class BatchMemory:
+class BatchMemory(NamedTuple):
     first_sequence: int
     last_sequence: int
     first_offset: int
@@ -114,8 +107,7 @@ class ProducerEntry:
         )
 
 
-@dataclass(frozen=True)
-class EndedTransaction:
+class EndedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     marker_offset: int
@@ -156,7 +148,10 @@ class ProducerStates:
         if guard is None:
             guard = VerificationGuard(sequence, pair.epoch, supports_epoch_bump, now_ms)
             self._verifying[pair.producer_id] = guard
-        guard.saw(sequence, pair.epoch)
+        elif pair.epoch > guard.epoch:
+            guard.epoch, guard.lowest_sequence = pair.epoch, sequence
+        elif pair.epoch == guard.epoch:
+            guard.lowest_sequence = min(guard.lowest_sequence, sequence)
         return guard
 
     def duplicate(self, header: BatchHeader) -> BatchMemory | None:

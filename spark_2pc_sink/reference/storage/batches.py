@@ -2,8 +2,6 @@
 
 The broker stamps base offset and leader epoch without touching the records (see `spark_2pc_sink.wire.batch_format`),
 which it never decodes to store them.
-
-Records inside batches: encoding the broker's own, and decoding any when their content is needed.
 """
 
 from __future__ import annotations

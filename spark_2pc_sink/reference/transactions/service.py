@@ -89,11 +89,8 @@ def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
     task.add_done_callback(tasks.discard)
 
 
-def _log_change(plan: Plan, after: TransactionMetadata | None) -> None:
+def _log_change(plan: Plan, before: TransactionMetadata, after: TransactionMetadata | None) -> None:
     """Log a plan whose record is durable; ``after`` is the id's new state, or None if it was removed."""
-    before = plan.reserved
-    if before is None:
-        return
     level, what = logging.DEBUG, ""
     if after is None:
         what = "removed after transactional.id.expiration.ms"
@@ -329,8 +326,8 @@ class TransactionService:
     def _settle(self, plan: Plan, code: int = Code.NONE) -> machine.Settled:
         settled = machine.settle(self.state, plan, code)
         self.state = settled.state
-        if plan.transactional_id is not None and plan.records and code == Code.NONE:
-            _log_change(plan, self.state.get(plan.transactional_id))
+        if plan.reserved is not None and code == Code.NONE:
+            _log_change(plan, plan.reserved, self.state.get(plan.reserved.transactional_id))
         waiting = self._waiting_for_change.pop(plan.transactional_id or "", None)
         if waiting is not None:
             waiting.set_result(None)

@@ -72,7 +72,7 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
         transaction_partitions=None if metadata.state is StateId.EMPTY else partitions,
         **{theirs: getattr(metadata, ours) for ours, theirs in _NAMES.items()},
     )
-    return schemas.encode_value(value, version)
+    return schemas.encode(value, version)
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
@@ -102,7 +102,7 @@ class LogRecord:
 
     @property
     def key_bytes(self) -> bytes:
-        return schemas.encode_key(schemas.TransactionLogKey(transactional_id=self.transactional_id))
+        return schemas.encode(schemas.TransactionLogKey(transactional_id=self.transactional_id))
 
     @property
     def value_bytes(self) -> bytes | None:

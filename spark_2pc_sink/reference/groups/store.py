@@ -68,8 +68,7 @@ class OffsetKey:
     partition: int
 
     def encode(self) -> bytes:
-        key = schemas.OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
-        return schemas.encode_key(key)
+        return schemas.encode(schemas.OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition))
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class GroupKey:
     group_id: str
 
     def encode(self) -> bytes:
-        return schemas.encode_key(schemas.GroupMetadataKey(group=self.group_id))
+        return schemas.encode(schemas.GroupMetadataKey(group=self.group_id))
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
@@ -105,14 +104,14 @@ class OffsetValue:
 def encode_value(value: OffsetValue | Group) -> bytes:
     """Of a group: its generation, and the members' names, timeouts, assignments and metadata for the protocol."""
     if isinstance(value, OffsetValue):
-        return schemas.encode_value(schemas.OffsetCommitValue(**_theirs(value, _OFFSET)), _OFFSET_VERSION)
+        return schemas.encode(schemas.OffsetCommitValue(**_theirs(value, _OFFSET)), _OFFSET_VERSION)
     kind = schemas.GroupMetadataValue.MemberMetadata
     members = [
         kind(subscription=each.metadata(value.protocol), assignment=each.assignment, **_theirs(each, _MEMBER))
         for each in value.members.values()
     ]
     fields = {"protocol_type": value.protocol_type or "", "members": members}
-    return schemas.encode_value(schemas.GroupMetadataValue(**fields, **_theirs(value, _GROUP)), _GROUP_VERSION)
+    return schemas.encode(schemas.GroupMetadataValue(**fields, **_theirs(value, _GROUP)), _GROUP_VERSION)
 
 
 def decode_offset(data: bytes) -> OffsetValue:

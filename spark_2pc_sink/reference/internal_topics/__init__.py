@@ -52,17 +52,11 @@ GroupMetadataValue: Any = _class("GroupMetadataValue")
 ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscription
 
 
-def encode_key(key: Any) -> bytes:
-    return _encode(key, key.json["apiKey"])
-
-
-def encode_value(value: Any, version: int) -> bytes:
-    return _encode(value, version, version)
-
-
-def _encode(record: Any, prefix: int, version: int = 0) -> bytes:
+def encode(record: Any, version: int | None = None) -> bytes:
+    """A value in ``version``; without one a key, which has only version 0, and its type in front."""
+    prefix = record.json["apiKey"] if version is None else version
     try:
-        return _PREFIX.pack(prefix) + bytes(record.encode(version=version, header=False))
+        return _PREFIX.pack(prefix) + bytes(record.encode(version=version or 0, header=False))
     except struct.error as error:
         detail = f"what no {type(record).__name__} can hold: {error}"
         raise RemoteProtocolError(peer="the client", detail=detail) from error

@@ -26,13 +26,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, NO_PAIR, NO_TIMESTAMP, Pair
-from spark_2pc_sink.reference.log.producer_state import (
-    AbortedIndex,
-    EndedTransaction,
-    ProducerEntry,
-    ProducerStates,
-    VerificationGuard,
-)
+from spark_2pc_sink.reference.log import producer_state
+from spark_2pc_sink.reference.log.producer_state import AbortedIndex, ProducerStates, VerificationGuard
 from spark_2pc_sink.reference.storage import batches
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.segmented_log import GroupSync, SegmentedLog, Synced
@@ -174,7 +169,7 @@ class LogState:
         self.aborted: AbortedIndex = AbortedIndex()
         self.epochs: LeaderEpochs = LeaderEpochs()
         # Transactions whose markers are not visible to readers yet: they still hold back the stable offset.
-        self._ended: list[EndedTransaction] = []
+        self._ended: list[producer_state.EndedTransaction] = []
 
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
         """Apply a batch that is already in the log, and was valid when it was written."""
@@ -478,7 +473,7 @@ class PartitionLog:
     def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
-    def producers(self) -> Iterator[ProducerEntry]:
+    def producers(self) -> Iterator[producer_state.ProducerEntry]:
         return self._state.producers.entries()
 
     def close(self) -> None:

@@ -246,8 +246,7 @@ class SegmentedLog:
             raise CorruptLogError(path=self.path, position_bytes=0, detail=detail)
         if not base_offsets and durable_end:
             raise ShortLogError(path=self.path, end_offset=0, durable_end=durable_end)
-        for base_offset in base_offsets or [0]:
-            self._segments.append(Segment(base_offset, self._store.segment(base_offset)))
+        self._segments = [Segment(each, self._store.segment(each)) for each in base_offsets or [0]]
         for segment in self._segments:
             self.recovered_cut_bytes = recover_segment(
                 segment, take, last=segment is self._segments[-1], durable_end=durable_end

@@ -140,11 +140,9 @@ class MarkerWriter:
         written: dict[TopicPartition, PartitionLog] = {}
         for partition in partitions:
             log = self._catalog.log(partition.topic, partition.partition)
-            if log is None:
-                results[partition] = Code.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            results[partition] = log.append_marker(marker, now_ms=now_ms)
-            if results[partition] == Code.NONE:
+            unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
+            results[partition] = unknown if log is None else log.append_marker(marker, now_ms=now_ms)
+            if log is not None and results[partition] == Code.NONE:
                 written[partition] = log
                 if partition.topic == GROUP_OFFSETS:
                     self._on_group_marker(partition.partition, marker.producer_id, marker.commit)

@@ -446,16 +446,16 @@ def _expire_session(step: GroupStep, member_id: str) -> None:
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now: Now) -> GroupStep:
     """A store's record is durable, or could not be stored."""
-    step, value = GroupStep(group, properties, now), store.value
+    step, assigned = GroupStep(group, properties, now), store.value.members
     if store.then is not None:
         _replacement_stored(step, store.then, code)
     # Otherwise a rebalance began in the meantime, and has answered all waiting members.
-    elif group.state is GroupState.COMPLETING_REBALANCE and group.generation == value.generation:
+    elif assigned and group.state is GroupState.COMPLETING_REBALANCE and group.generation == store.value.generation:
         if code is not Code.NONE:
             step.reset_assignment(code)
             step.rebalance_or_complete()
         else:
-            step.group = with_assignment(group, {key: each.assignment for key, each in value.members.items()})
+            step.group = with_assignment(group, {key: member.assignment for key, member in assigned.items()})
             step.answer_syncs(lambda member: _sync_answer(group, member))
             step.group = step.group.moved(GroupState.STABLE, now)
     return step

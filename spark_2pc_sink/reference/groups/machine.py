@@ -189,8 +189,7 @@ class GroupStep:
 
     def wait_to_join(self, request: JoinRequest, member: Member) -> None:
         """Update the member from the request, and let it wait to join; its older request is told to retry."""
-        again = JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-        self.answer(member.join_ticket, again)
+        self.answer(member.join_ticket, JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         self.put(
             replace(
                 member,
@@ -229,8 +228,7 @@ def join(
     elif not group.supports(request.protocol_type, request.protocols):
         code = Code.INCONSISTENT_GROUP_PROTOCOL
     elif not member_id:
-        prefix = request.client_id if request.instance_id is None else request.instance_id
-        member_id = new_member_id(prefix)
+        member_id = new_member_id(request.client_id if request.instance_id is None else request.instance_id)
         code = _join_new(step, request, member_id)
     elif member_id not in group.pending:
         code = group.check_member(member_id, request.instance_id)

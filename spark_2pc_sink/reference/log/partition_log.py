@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -126,26 +127,24 @@ class LeaderEpochs:
     """
 
     def __init__(self) -> None:
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        # Each epoch with its start; both only grow.
+        self._begun: list[tuple[int, int]] = []
 
     @property
     def latest(self) -> int:
-        return self._epochs[-1] if self._epochs else NO_EPOCH
+        return self._begun[-1][0] if self._begun else NO_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> None:
         """Begin ``epoch`` at ``start_offset``; an epoch that is not later changes nothing."""
         if epoch <= self.latest:
             return
-        if self._starts and self._starts[-1] == start_offset:
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
+        if self._begun and self._begun[-1][1] == start_offset:
+            self._begun.pop()
+        self._begun.append((epoch, start_offset))
 
     def at(self, offset: int) -> int:
-        position = bisect_right(self._starts, offset)
-        return self._epochs[position - 1] if position else NO_EPOCH
+        position = bisect_right(self._begun, offset, key=itemgetter(1))
+        return self._begun[position - 1][0] if position else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch not later than ``epoch``, and the offset after its last record; -1 and -1 if unknown."""
@@ -153,9 +152,9 @@ class LeaderEpochs:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset
-        later = bisect_right(self._epochs, epoch)
-        floor = self._epochs[later - 1] if later else epoch
-        return floor, self._starts[later]
+        later = bisect_right(self._begun, epoch, key=itemgetter(0))
+        floor = self._begun[later - 1][0] if later else epoch
+        return floor, self._begun[later][1]
 
 
 class LogState:

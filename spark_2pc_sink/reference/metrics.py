@@ -16,8 +16,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
-from spark_2pc_sink.reference.coordinator.states import StateId
+from spark_2pc_sink.reference.coordinator.states import CoordinatorState, StateId
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.service import VerificationMetrics

@@ -11,7 +11,6 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator import events
 from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
-from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
@@ -22,7 +21,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     InitProducerIdReply,
     Reply,
 )
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import Settings, TransactionMetadata
 from spark_2pc_sink.reference.metadata.acls import Acl, access_by_acls
 from tests.conformance import operations as ops
 from tests.conformance.answers import Names, brief

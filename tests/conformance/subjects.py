@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER
-from spark_2pc_sink.reference.coordinator.records import LogRecord
+from spark_2pc_sink.reference.coordinator.plans import LogRecord
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.testing import wait_until
 from tests.conformance.answers import Names, brief, walk

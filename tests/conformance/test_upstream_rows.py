@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
+from spark_2pc_sink.reference.coordinator.states import Profile
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.cases import Case, table
 from tests.conformance.machine import MachineSubject

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +23,13 @@ from spark_2pc_sink.options.sink import SinkOptions
 from spark_2pc_sink.options.sql_text import bare_statements, transaction_command
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
-from spark_2pc_sink.reference.groups.records import GroupValue, OffsetValue
+from spark_2pc_sink.reference.groups.store import decode_group, decode_offset
 from spark_2pc_sink.reference.internal_topics import TransactionLogKey, TransactionLogValue, decode, decode_value
 from spark_2pc_sink.reference.metadata.catalog_state import read_checked
 from spark_2pc_sink.reference.network.connection import RequestReader
 from spark_2pc_sink.reference.network.sasl import PlainExchange, SaslRefusedError, ScramExchange
 from spark_2pc_sink.reference.protocol.codec import REQUESTS, read_head, read_request
-from spark_2pc_sink.reference.storage.batches import decode_records, inspect, read_marker
-from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.batches import BatchError, decode_records, inspect, read_marker
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.sink.stream import attempt_input, task_stream as stream
@@ -154,8 +154,8 @@ def internal_records(data: bytes) -> None:
     readers: tuple[Callable[[bytes], object], ...] = (
         lambda value: decode(TransactionLogKey, value, version=0, peer="fuzz"),
         lambda value: decode_value(TransactionLogValue, value, peer="fuzz"),
-        OffsetValue.decode,
-        GroupValue.decode,
+        decode_offset,
+        partial(decode_group, "g"),
     )
     if data:
         with suppress(RemoteProtocolError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_MAX
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile as BrokerProfile, Settings
+from spark_2pc_sink.reference.coordinator.states import Profile as BrokerProfile, Settings
 
 #: What happens at a choice point where the schedule names nothing.
 GO = "go"

@@ -5,8 +5,8 @@ its replies; `plans` defines the order. Its answers are those of Apache Kafka 4.
 `Profile.KEEP_UNCHANGED` it also does what no released Kafka does: InitProducerId keeps a prepared transaction
 (KIP-939).
 
-Reading order: `states` (what a transactional id can be, and the table of transitions), `init_producer_id` and `end_txn`
-(with the grid; timeouts and markers), `add_partitions`; then `plans` and `machine` (how a change becomes durable, what
-a restart reads back, queries), `records` (bytes of the log). `leader_answers` belongs to partition leaders, which pass
-the coordinator's codes on.
+Reading order: `states` (what a transactional id can be, the table of transitions, the state of them all),
+`init_producer_id` and `end_txn` (with the grid; timeouts and markers), `add_partitions` (also the translation of codes,
+for partition leaders that pass them on); then `plans` and `machine` (how a change becomes durable, the bytes of the
+log, what a restart reads back, queries).
 """

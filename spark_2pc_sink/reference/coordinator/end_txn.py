@@ -15,36 +15,10 @@ from enum import Enum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
-from spark_2pc_sink.reference.coordinator.events import (
-    AbortTimedOut,
-    AclOperation,
-    EndTxn,
-    ExpireTransactionalId,
-    MarkersAnswered,
-    Resource,
-)
-from spark_2pc_sink.reference.coordinator.plans import (
-    NOTHING,
-    EndTxnReply,
-    Plan,
-    Reply,
-    SendMarkers,
-    answer,
-    change,
-)
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    COMPLETION,
-    DECIDED,
-    NO_EPOCH,
-    SAME_TIMEOUT_MS,
-    Marking,
-    Pair,
-    StateId,
-    TransactionMetadata,
-    exhausted,
-)
+from spark_2pc_sink.reference.coordinator import events, states
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, EndTxn, ExpireTransactionalId, MarkersAnswered
+from spark_2pc_sink.reference.coordinator.plans import NOTHING, EndTxnReply, Plan, Reply, answer, change, next_effect
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, CoordinatorState, Pair, StateId, TransactionMetadata
 
 #: First version of EndTxn whose answer contains a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
 BUMPING_VERSION = 5
@@ -65,6 +39,7 @@ _S = StateId
 _FENCED = Code.PRODUCER_FENCED
 _INVALID = Code.INVALID_TXN_STATE
 _WAIT = Code.CONCURRENT_TRANSACTIONS
+_DECISIONS = {True: StateId.PREPARE_COMMIT, False: StateId.PREPARE_ABORT}
 
 #: EndTxn v5: state and whether to commit -> what follows for the current epoch, and for a retry with the one before;
 #: any other epoch is fenced.
@@ -91,7 +66,7 @@ END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
 
 
 def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
-    if not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+    if not event.access.allows(events.AclOperation.WRITE, events.Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.transactional_id:
         return answer(EndTxnReply(Code.INVALID_REQUEST))
@@ -128,12 +103,12 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
         # repeated request must be recognised.
         reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
         return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply, following=following)
-    after = _decided(metadata, commit=event.commit, now_ms=now_ms, client_transaction_version=0)
-    return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(next_effect(state, after),))
+    after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
+    return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
 
 
 def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
-    if metadata.state in DECIDED and metadata.sealed_pair is not None:
+    if metadata.state in states.DECIDED and metadata.sealed_pair is not None:
         # As EndTxn v5: until it is complete, its client does not hold the current pair.
         return Code.CONCURRENT_TRANSACTIONS
     client = metadata.client_pair
@@ -174,16 +149,15 @@ def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, r
     fencing = replace(metadata, pending=StateId.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
         return _decide_with_bump(state, fencing, commit=False, now_ms=now_ms, reply=reply)
-    after = _decided(
-        fencing,
-        commit=False,
-        now_ms=now_ms,
+    after = fencing.moved_to(
+        StateId.PREPARE_ABORT,
+        now_ms,
         producer_epoch=min(metadata.producer_epoch + 1, EPOCH_LIMIT),
         last_producer_epoch=NO_EPOCH,
         # Not the cluster's level: Kafka 4.4.0 omits the tag, whatever version the client used before.
         client_transaction_version=0,
     )
-    return change(state, fencing, after, reply=reply, effects=(next_effect(state, after),))
+    return change(state, fencing, after, reply=reply)
 
 
 def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) -> Plan:
@@ -198,17 +172,6 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
     """True for a transaction open for longer than its timeout; never with two-phase commit (KIP-939)."""
     idle = metadata.state is StateId.ONGOING and metadata.pending is None
     return idle and not metadata.two_phase_commit and metadata.start_ms + metadata.timeout_ms < now_ms
-
-
-def next_effect(state: CoordinatorState, decided: TransactionMetadata) -> SendMarkers:
-    """What a decided transaction still needs: its markers; without partitions their answer closes it at once."""
-    return SendMarkers(
-        **decided.ids,
-        coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,
-        commit=decided.state is StateId.PREPARE_COMMIT,
-        transaction_version=decided.client_transaction_version,
-        partitions=tuple(sorted(decided.partitions)),
-    )
 
 
 def _decide_with_bump(
@@ -229,29 +192,23 @@ def _decide_with_bump(
         # Left by bugs of old brokers: there is no epoch for the marker.
         return NOTHING if reply is None else answer(reply.failed(Code.UNKNOWN_SERVER_ERROR))
     next_pair, producer_ids = following
-    after = _decided(
-        before,
-        commit=commit,
-        now_ms=now_ms,
+    after = before.moved_to(
+        _DECISIONS[commit],
+        now_ms,
         producer_epoch=min(before.producer_epoch + 1, EPOCH_LIMIT),
         previous_producer_id=client.producer_id,
-        next_producer_id=next_pair.producer_id if before.kept or exhausted(client.epoch) else NO_PRODUCER_ID,
+        next_producer_id=next_pair.producer_id if before.kept or states.exhausted(client.epoch) else NO_PRODUCER_ID,
         next_producer_epoch=next_pair.epoch if before.kept else NO_EPOCH,
         last_producer_epoch=client.epoch,
-        start_ms=now_ms if before.state in AT_REST else before.start_ms,
+        start_ms=now_ms if before.state in states.AT_REST else before.start_ms,
         client_transaction_version=EPOCH_BUMP_VERSION,
     )
-    return change(state, before, after, reply=reply, effects=(next_effect(state, after),), producer_ids=producer_ids)
-
-
-def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **changes: object) -> TransactionMetadata:
-    target = StateId.PREPARE_COMMIT if commit else StateId.PREPARE_ABORT
-    return before.moved_to(target, now_ms, **changes)
+    return change(state, before, after, reply=reply, producer_ids=producer_ids)
 
 
 def following_pair(state: CoordinatorState, client: Pair) -> tuple[Pair, range | None] | None:
     """The client's next pair, and the ids left if a new one was taken; None if no id is available."""
-    return new_pair(state) if exhausted(client.epoch) else (Pair(client.producer_id, client.epoch + 1), None)
+    return new_pair(state) if states.exhausted(client.epoch) else (Pair(client.producer_id, client.epoch + 1), None)
 
 
 def new_pair(state: CoordinatorState) -> tuple[Pair, range] | None:
@@ -279,7 +236,7 @@ def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -
 
 
 def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> bool:
-    unused = metadata.state in AT_REST and metadata.pending is None
+    unused = metadata.state in states.AT_REST and metadata.pending is None
     return unused and metadata.last_update_ms <= now_ms - state.settings.transactional_id_expiration_ms
 
 
@@ -291,15 +248,15 @@ _WRITTEN = frozenset({Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION})
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
     """Record which partitions have their marker; after the last one, close the transaction."""
     metadata = state.get(event.transactional_id)
-    if metadata is None or metadata.state not in DECIDED or metadata.pair != event.pair:
+    if metadata is None or metadata.state not in states.DECIDED or metadata.pair != event.pair:
         return NOTHING
-    if metadata.marking is not Marking.SENDING:
+    if metadata.marking is not states.Marking.SENDING:
         return NOTHING
     failed = {each: code for each, code in event.results.items() if code not in _WRITTEN}
     left = replace(metadata, partitions=metadata.partitions - (event.results.keys() - failed.keys()))
     if any(code != Code.KAFKA_STORAGE_ERROR for code in failed.values()):
         # A newer producer or coordinator has taken over: the transaction stays as it is until the log is loaded again.
-        given_up = replace(left, marking=Marking.GIVEN_UP)
+        given_up = replace(left, marking=states.Marking.GIVEN_UP)
         return Plan(transactional_id=left.transactional_id, unwritten=given_up)
     if not left.partitions:
         return _closing(state, left, now_ms)
@@ -316,9 +273,9 @@ def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
     moved = metadata.next_producer_id != NO_PRODUCER_ID and metadata.client_transaction_version >= EPOCH_BUMP_VERSION
     kept = metadata.next_producer_epoch != NO_EPOCH
     pair = Pair(metadata.next_producer_id, metadata.next_producer_epoch if kept else 0) if moved else metadata.pair
-    same_timeout = metadata.timeout_after_keep_ms == SAME_TIMEOUT_MS
+    same_timeout = metadata.timeout_after_keep_ms == states.SAME_TIMEOUT_MS
     after = metadata.moved_to(
-        COMPLETION[metadata.state],
+        states.COMPLETION[metadata.state],
         now_ms,
         producer_id=pair.producer_id,
         producer_epoch=pair.epoch,
@@ -327,6 +284,6 @@ def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
         next_producer_epoch=NO_EPOCH,
         partitions=frozenset(),
         timeout_ms=metadata.timeout_ms if same_timeout else metadata.timeout_after_keep_ms,
-        timeout_after_keep_ms=SAME_TIMEOUT_MS,
+        timeout_after_keep_ms=states.SAME_TIMEOUT_MS,
     )
     return change(state, metadata, after)

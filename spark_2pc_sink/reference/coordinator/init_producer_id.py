@@ -9,25 +9,11 @@ from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile
+from spark_2pc_sink.reference.coordinator import states
 from spark_2pc_sink.reference.coordinator.end_txn import fence, following_pair, new_pair
-from spark_2pc_sink.reference.coordinator.events import (
-    CLUSTER_NAME,
-    AclOperation,
-    InitProducerId,
-    Resource,
-)
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, InitProducerId, Resource
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, Plan, answer, change
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    NO_EPOCH,
-    NO_TIMESTAMP,
-    SAME_TIMEOUT_MS,
-    Pair,
-    StateId,
-    TransactionMetadata,
-    exhausted,
-)
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, CoordinatorState, Pair, StateId, TransactionMetadata
 
 #: PRODUCER_FENCED exists from this version on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 4
@@ -79,7 +65,7 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if event.keep_prepared and not state.settings.keeps_prepared:
         return Code.UNSUPPORTED_VERSION
-    if event.keep_prepared and not event.enable_2pc and _keeps_unchanged(state):
+    if event.keep_prepared and not event.enable_2pc and state.settings.profile is states.Profile.KEEP_UNCHANGED:
         return Code.INVALID_REQUEST
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
@@ -107,22 +93,18 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     if metadata.pending is not None:
         return answer(InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     if event.keep_prepared and metadata.state is StateId.ONGOING:
-        if not _keeps_unchanged(state):
+        if state.settings.profile is not states.Profile.KEEP_UNCHANGED:
             return _keep(state, metadata, event, now_ms)
         if metadata.two_phase_commit and _is_own(metadata, event.held):
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     if not _is_own(metadata, event.held):
-        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
-    if metadata.state in AT_REST:
+        return _fenced(event)
+    if metadata.state in states.AT_REST:
         return _renew(state, metadata, event, now_ms)
     reply = InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
     # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
     return fence(state, metadata, now_ms, reply) if metadata.state is StateId.ONGOING else answer(reply)
-
-
-def _keeps_unchanged(state: CoordinatorState) -> bool:
-    return state.settings.profile is Profile.KEEP_UNCHANGED
 
 
 def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
@@ -135,7 +117,7 @@ def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
         return True
     if metadata.kept:
         return held == metadata.client_pair
-    previous = held.producer_id == metadata.previous_producer_id and exhausted(held.epoch)
+    previous = held.producer_id == metadata.previous_producer_id and states.exhausted(held.epoch)
     return held.producer_id == metadata.producer_id or previous
 
 
@@ -147,7 +129,7 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
     """
     client = metadata.client_pair
     if event.held not in (None, client):
-        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
+        return _fenced(event)
     following = following_pair(state, client)
     if following is None:
         return _NO_PRODUCER_ID
@@ -170,9 +152,9 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
     left unchanged, prepared by a client that had it; later transactions expire after this client's timeout.
     """
     if event.enable_2pc:
-        return {"timeout_ms": TIMEOUT_NEVER_MS, "timeout_after_keep_ms": SAME_TIMEOUT_MS}
+        return {"timeout_ms": TIMEOUT_NEVER_MS, "timeout_after_keep_ms": states.SAME_TIMEOUT_MS}
     same = event.timeout_ms == metadata.timeout_ms
-    return {"timeout_after_keep_ms": SAME_TIMEOUT_MS if same else event.timeout_ms}
+    return {"timeout_after_keep_ms": states.SAME_TIMEOUT_MS if same else event.timeout_ms}
 
 
 def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
@@ -185,13 +167,13 @@ def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitPr
             return _NO_PRODUCER_ID
         pair, producer_ids = following
         last = NO_EPOCH if event.held is None else current
-    elif exhausted(current):
+    elif states.exhausted(current):
         # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch.
         return answer(InitProducerIdReply(Code.UNKNOWN_SERVER_ERROR))
     elif claimed == metadata.last_producer_epoch:
         pair, producer_ids, last = metadata.pair, None, claimed
     else:
-        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
+        return _fenced(event)
     after = _emptied(metadata, event, now_ms, pair=pair, last_producer_epoch=last)
     reply = InitProducerIdReply(Code.NONE, pair)
     return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
@@ -208,7 +190,7 @@ def _emptied(
         last_producer_epoch=last_producer_epoch,
         timeout_ms=_timeout(event),
         partitions=frozenset(),
-        start_ms=NO_TIMESTAMP,
+        start_ms=states.NO_TIMESTAMP,
     )
 
 
@@ -216,6 +198,6 @@ def _timeout(event: InitProducerId) -> int:
     return TIMEOUT_NEVER_MS if event.enable_2pc else event.timeout_ms
 
 
-def _code_for_version(code: Code, event: InitProducerId) -> Code:
+def _fenced(event: InitProducerId) -> Plan:
     old = event.version < _FENCED_CODE_VERSION
-    return Code.INVALID_PRODUCER_EPOCH if old and code is Code.PRODUCER_FENCED else code
+    return answer(InitProducerIdReply(Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED))

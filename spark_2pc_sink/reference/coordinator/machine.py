@@ -9,35 +9,18 @@ the progress of markers (so every partition of a decided transaction gets its ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
-from spark_2pc_sink.reference.coordinator import events, plans
+from spark_2pc_sink.reference.coordinator import events, plans, states
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, StatePartition
-from spark_2pc_sink.reference.coordinator.end_txn import (
-    abort_timed_out,
-    end_txn,
-    expire,
-    markers_answered,
-    next_effect,
-)
+from spark_2pc_sink.reference.coordinator.end_txn import abort_timed_out, end_txn, expire, markers_answered
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.init_producer_id import init_producer_id
-from spark_2pc_sink.reference.coordinator.leader_answers import append_error
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    COMPLETION,
-    DECIDED,
-    STATES_BY_LABEL,
-    Marking,
-    Pair,
-    StateId,
-    TransactionMetadata,
-)
+from spark_2pc_sink.reference.coordinator.plans import LogRecord, append_error
+from spark_2pc_sink.reference.coordinator.states import CoordinatorState, TransactionMetadata
 
 _DESCRIBE = AclOperation.DESCRIBE
 
@@ -52,7 +35,7 @@ def list_transactions(
         if matched is None:
             return Code.INVALID_REGULAR_EXPRESSION, [], []
         found = [metadata for metadata, match in zip(found, matched, strict=True) if match]
-    unknown = [label for label in request.state_filters if label not in STATES_BY_LABEL]
+    unknown = [label for label in request.state_filters if label not in states.STATES_BY_LABEL]
     kind = Resource.TRANSACTIONAL_ID
     return Code.NONE, unknown, [each for each in found if access.allows(_DESCRIBE, kind, each.transactional_id)]
 
@@ -139,8 +122,7 @@ def apply(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
     return state
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(NamedTuple):
     """A finished plan: the new state, then the reply to send, then the effects to carry out."""
 
     state: CoordinatorState
@@ -157,10 +139,10 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
     assert before is not None, "only a record can fail to be appended, and a plan with one has a reservation"
     # The pending change is cleared, and the taken producer ids stay unused. The record that closes a transaction must
     # always be written, so it is retried.
-    closing = before.marking is Marking.DONE
-    pending = COMPLETION[before.state] if closing else None
-    effects = (next_effect(state, before),) if closing else ()
-    cleared = replace(before, pending=pending, marking=Marking.SENDING)
+    closing = before.marking is states.Marking.DONE
+    pending = states.COMPLETION[before.state] if closing else None
+    effects = (plans.next_effect(state, before),) if closing else ()
+    cleared = replace(before, pending=pending, marking=states.Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 
 
@@ -179,13 +161,13 @@ def finish_loading(
     state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
 ) -> tuple[CoordinatorState, tuple[plans.SendMarkers, ...]]:
     """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
-    loaded = replay(state.with_partition(index, StatePartition(coordinator_epoch)), records)
-    decided = (each for each in loaded.partitions[index].transactions.values() if each.state in DECIDED)
-    return loaded, tuple(next_effect(loaded, each) for each in sorted(decided, key=lambda each: each.transactional_id))
+    loaded = replay(state.with_partition(index, states.StatePartition(coordinator_epoch)), records)
+    transactions = sorted(loaded.partitions[index].transactions.items())
+    return loaded, tuple(plans.next_effect(loaded, each) for _, each in transactions if each.state in states.DECIDED)
 
 
 def unrecorded(
-    state: CoordinatorState, found: Mapping[Pair, AbstractSet[TopicPartition]]
+    state: CoordinatorState, found: Mapping[states.Pair, AbstractSet[TopicPartition]]
 ) -> tuple[events.AddPartitionsToTxn, ...]:
     """Implicit adds that a power loss removed from the log although their partitions' records survived.
 
@@ -201,6 +183,6 @@ def unrecorded(
     return tuple(
         events.AddPartitionsToTxn(**metadata.ids, partitions=tuple(sorted(lost)))
         for metadata in sorted(state, key=lambda each: each.transactional_id)
-        if (metadata.state in AT_REST or (metadata.state is StateId.ONGOING and not metadata.kept))
+        if (metadata.state in states.AT_REST or (metadata.state is states.StateId.ONGOING and not metadata.kept))
         and (lost := found.get(metadata.pair, frozenset()) - metadata.partitions)
     )

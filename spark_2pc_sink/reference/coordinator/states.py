@@ -1,8 +1,5 @@
 """States of a transactional id and the table of every legal transition between them.
 
-The meaning of stored states is defined in this file, the effects of requests in each state in their
-handlers (`init_producer_id`, `end_txn`).
-
 Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``). First the new state is
 *pending*: it is noted in memory, and its record is built and appended to ``__transaction_state``. Only when the append
 is durable does the new state replace the old one; when it fails, pending is cleared. While a change is pending nearly
@@ -18,15 +15,21 @@ A transactional id carries up to three producer ids (KIP-939, "Persisted Data Fo
 - ``next_producer_id``, ``next_producer_epoch``: the pair that the client holds meanwhile, once InitProducerId kept
   its prepared transaction, or that it will hold next, once the outcome is decided;
 - ``previous_producer_id``: the id that the client used in its last EndTxn, to recognise its retry.
+
+`CoordinatorState` has the settings, the producer ids, and the transactional ids by partition of the log. All values are
+frozen. A change copies the dictionary of the affected partition, so it costs as much as that has ids.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, TopicPartition
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, TopicPartition
 
 #: Means "no epoch" in every message and record (``RecordBatch.NO_PRODUCER_EPOCH``).
 NO_EPOCH = -1
@@ -34,6 +37,8 @@ NO_EPOCH = -1
 NO_TIMESTAMP = -1
 #: Means "the transaction's timeout also applies to later ones".
 SAME_TIMEOUT_MS = -1
+#: TransactionLogValue with tagged fields; written from transaction.version 1 on (KIP-890, Transaction Feature Version).
+FLEXIBLE_VERSION = 1
 
 
 class StateId(IntEnum):
@@ -195,3 +200,119 @@ class TransactionMetadata:
             "marking": Marking.SENDING,
         }
         return replace(self, **(fields | changes))  # type: ignore[arg-type]
+
+
+class Profile(Enum):
+    """Which Kafka to emulate, where released Kafka and the accepted proposals differ."""
+
+    #: Apache Kafka 4.4.0: keepPreparedTxn is answered UNSUPPORTED_VERSION.
+    AS_RELEASED = "as-released-4.4.0"
+    #: KIP-939 with apache/kafka pull request 21735: keeping hands out the next epoch, and logs it.
+    KEEP_PREPARED = "kip-939"
+    #: KIP-939 with apache/kafka pull request 22704: keeping needs enable2Pc, and appends nothing.
+    KEEP_UNCHANGED = "kip-939-unchanged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Broker properties and the feature level that determine answers; the defaults are Kafka's."""
+
+    profile: Profile = Profile.AS_RELEASED
+    transaction_version: int = EPOCH_BUMP_VERSION
+    keep_prepared_version: int = EPOCH_BUMP_VERSION
+    fences_late_commits: bool = False
+    two_phase_commit_enable: bool = False
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    offsets_partition_count: int = 50
+
+    @property
+    def keeps_prepared(self) -> bool:
+        """True if keepPreparedTxn is supported: it needs the tags of value version 1 and the epoch bump."""
+        return self.profile is not Profile.AS_RELEASED and self.transaction_version >= self.keep_prepared_version
+
+    @property
+    def log_version(self) -> int:
+        """TransactionLogValue version to write (KIP-890, Transaction Feature Version)."""
+        return min(self.transaction_version, FLEXIBLE_VERSION)
+
+
+NO_PRODUCER_IDS = range(0)
+
+
+@dataclass(frozen=True)
+class StatePartition:
+    """One partition of ``__transaction_state``: its transactional ids by name.
+
+    ``coordinator_epoch`` is the partition's leader epoch, which every marker carries; ``sealed`` are the pairs of its
+    kept transactions, so that a leader need not look through all ids.
+    """
+
+    coordinator_epoch: int = 0
+    transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
+    sealed: frozenset[Pair] = frozenset()
+
+
+@dataclass(frozen=True)
+class CoordinatorState:
+    """``producer_ids`` are those of the allocated block that are left."""
+
+    settings: Settings
+    partitions: tuple[StatePartition, ...]
+    producer_ids: range
+
+    @classmethod
+    def new(
+        cls, settings: Settings, *, partition_count: int = 50, producer_ids: range = NO_PRODUCER_IDS
+    ) -> CoordinatorState:
+        return cls(settings, (StatePartition(),) * partition_count, producer_ids)
+
+    def partition_of(self, transactional_id: str) -> int:
+        return partition_for(transactional_id, len(self.partitions))
+
+    def get(self, transactional_id: str) -> TransactionMetadata | None:
+        return self.partitions[self.partition_of(transactional_id)].transactions.get(transactional_id)
+
+    def keeps(self, pair: Pair) -> bool:
+        """True if the pair's transaction was kept, and accepts no more data (KIP-939, Proposed Changes)."""
+        return any(pair in partition.sealed for partition in self.partitions)
+
+    def __iter__(self) -> Iterator[TransactionMetadata]:
+        return (metadata for partition in self.partitions for metadata in partition.transactions.values())
+
+    def with_metadata(self, transactional_id: str, metadata: TransactionMetadata | None) -> CoordinatorState:
+        """This state with one id replaced, or removed for None."""
+        index = self.partition_of(transactional_id)
+        partition = self.partitions[index]
+        transactions = dict(partition.transactions)
+        before = transactions.pop(transactional_id, None)
+        if metadata is not None:
+            transactions[transactional_id] = metadata
+        sealed = (partition.sealed - _sealed(before)) | _sealed(metadata)
+        return self.with_partition(index, replace(partition, transactions=transactions, sealed=sealed))
+
+    def with_partition(self, index: int, partition: StatePartition) -> CoordinatorState:
+        return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
+
+
+def _sealed(metadata: TransactionMetadata | None) -> frozenset[Pair]:
+    pair = None if metadata is None else metadata.sealed_pair
+    return frozenset() if pair is None else frozenset({pair})
+
+
+#: Names whose partition is cached. It is needed a dozen times per transaction, and computing it scans the name.
+_PARTITIONS_REMEMBERED_MAX = 4096
+
+
+@lru_cache(_PARTITIONS_REMEMBERED_MAX)
+def partition_for(name: str, count: int) -> int:
+    """The partition of Kafka's internal topics for a transactional id or group: ``abs(name.hashCode()) % count``.
+
+    Java's hash runs over UTF-16 code units in 32 bits; ``Utils.abs`` maps the one value without a positive to 0.
+    """
+    units = name.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >= 1 << 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed) % count

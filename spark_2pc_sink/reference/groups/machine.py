@@ -33,7 +33,6 @@ from spark_2pc_sink.reference.groups.members import (
     SyncRequest,
     Ticket,
 )
-from spark_2pc_sink.reference.groups.records import GroupValue
 
 #: First JoinGroup version whose client retries with its assigned member id (KIP-394).
 MEMBER_ID_REQUIRED_VERSION: Final = 4
@@ -41,14 +40,6 @@ MEMBER_ID_REQUIRED_VERSION: Final = 4
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 #: First JoinGroup version with SkipAssignment (KIP-814).
 SKIP_ASSIGNMENT_VERSION: Final = 9
-
-
-@dataclass(frozen=True)
-class AssignmentStored:
-    """Once the record is durable every member gets its assignment, and the group is stable."""
-
-    generation: int
-    assignment: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -68,20 +59,10 @@ class ReplacementStored:
 
 @dataclass(frozen=True)
 class Store:
-    value: GroupValue
-    then: AssignmentStored | ReplacementStored | None = None
+    """A generation to append to the log. Once its record is durable every member gets its assignment."""
 
-
-def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
-    stored = group if assignment is None else with_assignment(group, assignment)
-    return GroupValue(
-        protocol_type=group.protocol_type or "",
-        generation=group.generation,
-        protocol=group.protocol,
-        leader=group.leader,
-        state_since_ms=group.state_since_ms,
-        members=tuple(stored.members.values()),
-    )
+    value: Group
+    then: ReplacementStored | None = None
 
 
 def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
@@ -129,9 +110,6 @@ class GroupStep:
     def put(self, member: Member) -> None:
         self.group = self.group.with_member(member)
 
-    def with_session(self, member: Member) -> Member:
-        return replace(member, session_deadline_ms=self.now.steady_ms + member.session_timeout_ms)
-
     def remove(self, member_id: str) -> None:
         """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
         member = self.group.members.get(member_id)
@@ -146,7 +124,7 @@ class GroupStep:
         for member in self.group.members.values():
             if member.sync_ticket is not None:
                 self.answer(member.sync_ticket, answer(member))
-                members[member.member_id] = self.with_session(replace(member, sync_ticket=None))
+                members[member.member_id] = replace(member, sync_ticket=None).alive(self.now)
         self.change(members=members)
 
     def reset_assignment(self, code: Code) -> None:
@@ -199,20 +177,19 @@ class GroupStep:
             return
         self.group = _next_generation(group, self.now)
         if not group.members:
-            self.stores.append(Store(group_value(self.group)))
+            self.stores.append(Store(self.group))
             return
         for member in group.members.values():
             self.answer(member.join_ticket, join_answer(self.group, member.member_id))
         joined = {
-            key: self.with_session(replace(member, join_ticket=None, is_new=False))
+            key: replace(member, join_ticket=None, is_new=False).alive(self.now)
             for key, member in group.members.items()
         }
         self.change(members=joined)
 
     def wait_to_join(self, request: JoinRequest, member: Member) -> None:
         """Update the member from the request, and let it wait to join; its older request is told to retry."""
-        again = JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-        self.answer(member.join_ticket, again)
+        self.answer(member.join_ticket, JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         self.put(
             replace(
                 member,
@@ -251,8 +228,7 @@ def join(
     elif not group.supports(request.protocol_type, request.protocols):
         code = Code.INCONSISTENT_GROUP_PROTOCOL
     elif not member_id:
-        prefix = request.client_id if request.instance_id is None else request.instance_id
-        member_id = new_member_id(prefix)
+        member_id = new_member_id(request.client_id if request.instance_id is None else request.instance_id)
         code = _join_new(step, request, member_id)
     elif member_id not in group.pending:
         code = group.check_member(member_id, request.instance_id)
@@ -327,7 +303,7 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
     step.answer(replaced.join_ticket, JoinAnswer(code=fenced, member_id=replaced.member_id))
     step.answer(replaced.sync_ticket, SyncAnswer(code=fenced))
     heir = replace(replaced, member_id=member_id, join_ticket=None, sync_ticket=None, is_new=False)
-    step.group = _renamed(before, replaced.member_id, step.with_session(heir))
+    step.group = _renamed(before, replaced.member_id, heir.alive(step.now))
     step.wait_to_join(request, step.group.members[member_id])
     if before.state is GroupState.COMPLETING_REBALANCE:
         step.prepare()
@@ -343,7 +319,7 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
             leader=before.leader or "",
             skips_assignment=request.version >= SKIP_ASSIGNMENT_VERSION,
         )
-        step.stores.append(Store(group_value(step.group), then))
+        step.stores.append(Store(step.group, then))
 
 
 def _renamed(group: Group, old_id: str, heir: Member) -> Group:
@@ -372,19 +348,16 @@ def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: 
     step.answer(member.sync_ticket, SyncAnswer(code=Code.REBALANCE_IN_PROGRESS))
     step.put(replace(member, sync_ticket=request.ticket))
     if group.leader == member.member_id:
-        then = AssignmentStored(group.generation, dict(request.assignments))
-        step.stores.append(Store(group_value(step.group, request.assignments), then))
+        step.stores.append(Store(with_assignment(step.group, request.assignments)))
     return step
 
 
 def _check_sync(group: Group, request: SyncRequest) -> Code:
     if group.state is GroupState.EMPTY:
         return Code.UNKNOWN_MEMBER_ID
-    code = group.check_member(request.member_id, request.instance_id)
+    code = group.check_member(request.member_id, request.instance_id, request.generation)
     if code is not Code.NONE:
         return code
-    if request.generation != group.generation:
-        return Code.ILLEGAL_GENERATION
     claims = ((request.protocol_type, group.protocol_type), (request.protocol, group.protocol))
     if any(None not in {claimed, actual} and claimed != actual for claimed, actual in claims):
         return Code.INCONSISTENT_GROUP_PROTOCOL
@@ -392,18 +365,15 @@ def _check_sync(group: Group, request: SyncRequest) -> Code:
 
 
 def heartbeat(group: Group, member_id: str, instance_id: str | None, generation: int, now: Now) -> tuple[Group, Code]:
-    code = group.check_member(member_id, instance_id)
+    code = group.check_member(member_id, instance_id, generation)
     if code is not Code.NONE:
         return group, code
-    if generation != group.generation:
-        return group, Code.ILLEGAL_GENERATION
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return seen(group, member_id, now), Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
 
 
 def seen(group: Group, member_id: str, now: Now) -> Group:
-    member = group.members[member_id]
-    return group.with_member(replace(member, session_deadline_ms=now.steady_ms + member.session_timeout_ms))
+    return group.with_member(group.members[member_id].alive(now))
 
 
 def leave(
@@ -474,16 +444,16 @@ def _expire_session(step: GroupStep, member_id: str) -> None:
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now: Now) -> GroupStep:
     """A store's record is durable, or could not be stored."""
-    step, then = GroupStep(group, properties, now), store.then
-    if isinstance(then, ReplacementStored):
-        _replacement_stored(step, then, code)
+    step, assigned = GroupStep(group, properties, now), store.value.members
+    if store.then is not None:
+        _replacement_stored(step, store.then, code)
     # Otherwise a rebalance began in the meantime, and has answered all waiting members.
-    elif then and group.state is GroupState.COMPLETING_REBALANCE and group.generation == then.generation:
+    elif assigned and group.state is GroupState.COMPLETING_REBALANCE and group.generation == store.value.generation:
         if code is not Code.NONE:
             step.reset_assignment(code)
             step.rebalance_or_complete()
         else:
-            step.group = with_assignment(group, then.assignment)
+            step.group = with_assignment(group, {key: member.assignment for key, member in assigned.items()})
             step.answer_syncs(lambda member: _sync_answer(group, member))
             step.group = step.group.moved(GroupState.STABLE, now)
     return step
@@ -509,19 +479,11 @@ def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) ->
     step.put(replace(member, join_ticket=None))
 
 
-def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now: Now) -> GroupStep:
+def loaded(group: Group, properties: BrokerProperties, now: Now) -> GroupStep:
     """A group as in its last record; every member gets a whole session to send a heartbeat."""
-    group = Group(
-        group_id=group_id,
-        state=GroupState.STABLE if value.members else GroupState.EMPTY,
-        state_since_ms=value.state_since_ms,
-        generation=value.generation,
-        protocol_type=value.protocol_type or None,
-        protocol=value.protocol,
-    )
     step = GroupStep(group, properties, now)
-    members = {member.member_id: step.with_session(member) for member in value.members}
-    step.change(members=members, leader=value.leader if value.leader in members else next(iter(members), None))
+    members = {key: member.alive(now) for key, member in group.members.items()}
+    step.change(members=members, leader=group.leader if group.leader in members else next(iter(members), None))
     step.change(topics=step.group.subscribed_topics())
     if len(members) > properties.group_max_size:
         step.prepare()

@@ -82,6 +82,9 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return dict(self.protocols).get(protocol or "", b"")
 
+    def alive(self, now: Now) -> Member:
+        return replace(self, session_deadline_ms=now.steady_ms + self.session_timeout_ms)
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
@@ -110,8 +113,7 @@ class SyncRequest:
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class JoinedMember:
+class JoinedMember(NamedTuple):
     member_id: str
     instance_id: str | None
     metadata: bytes
@@ -142,8 +144,7 @@ class SyncAnswer:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True)
-class JoinTimer:
+class JoinTimer(NamedTuple):
     """When the join phase ends although members are missing.
 
     ``initial_delay_ms`` is the current wait in the first rebalance of an empty group, None in every other;
@@ -247,15 +248,20 @@ class Group:
         votes = Counter(map(next, wishes))
         return votes.most_common(1)[0][0]
 
-    def check_member(self, member_id: str, instance_id: str | None) -> Code:
-        """Whether the member belongs to this group; a static one is fenced by a newer holder of its instance id."""
+    def check_member(self, member_id: str, instance_id: str | None, generation: int | None = None) -> Code:
+        """Whether the member belongs to this group, and a generation is the current one, if it is given.
+
+        A static member is fenced by a newer holder of its instance id.
+        """
         if instance_id is not None:
             holder = self.static_member(instance_id)
             if holder is None:
                 return Code.UNKNOWN_MEMBER_ID
             if holder.member_id != member_id:
                 return Code.FENCED_INSTANCE_ID
-        return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
+        if member_id not in self.members:
+            return Code.UNKNOWN_MEMBER_ID
+        return Code.NONE if generation in {None, self.generation} else Code.ILLEGAL_GENERATION
 
     def check_commit(self, request: Any, *, transactional: bool) -> Code:
         """Whether a member may commit offsets (``ClassicGroup.validateOffsetCommit``)."""
@@ -264,11 +270,9 @@ class Group:
             # Offsets from a client that assigns its partitions itself.
             return Code.NONE
         if generation >= 0 or member_id or request.group_instance_id is not None:
-            code = self.check_member(member_id, request.group_instance_id)
+            code = self.check_member(member_id, request.group_instance_id, generation)
             if code is not Code.NONE:
                 return code
-            if generation != self.generation:
-                return Code.ILLEGAL_GENERATION
         elif not transactional:
             return Code.UNKNOWN_MEMBER_ID
         if not transactional and self.state is GroupState.COMPLETING_REBALANCE:

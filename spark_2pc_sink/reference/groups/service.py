@@ -14,19 +14,10 @@ from uuid import uuid4
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups import machine, members
 from spark_2pc_sink.reference.groups.machine import GroupStep, Store
-from spark_2pc_sink.reference.groups.members import (
-    Group,
-    GroupState,
-    JoinAnswer,
-    JoinRequest,
-    Now,
-    SyncAnswer,
-    SyncRequest,
-)
-from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue
-from spark_2pc_sink.reference.groups.store import GroupStore
+from spark_2pc_sink.reference.groups.members import Group, GroupState, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.store import GroupKey, GroupStore
 from spark_2pc_sink.reference.transactions.service import Background
 
 #: The shortest sleep: deadlines are whole milliseconds.
@@ -62,8 +53,6 @@ class GroupService:
         self._background = Background()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    # --- life --------------------------------------------------------------------------------------------------------
-
     def load(self) -> None:
         """Read the groups from the log; every loaded member gets a whole session."""
         self.store.load(self.properties, self._now())
@@ -83,8 +72,6 @@ class GroupService:
                 _answer(member.sync_ticket, SyncAnswer(code=Code.NOT_COORDINATOR))
         await self._background.stop()
 
-    # --- requests ----------------------------------------------------------------------------------------------------
-
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         code = self._join_refusal(group_id, request)
         if code is not Code.NONE:
@@ -95,7 +82,7 @@ class GroupService:
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         step = machine.join(group, replace(request, ticket=ticket), self.properties, now, self._new_member_id)
         if known is None and not step.stores:
-            step.stores.append(Store(GroupValue(state_since_ms=group.state_since_ms)))
+            step.stores.append(Store(group))
         self._take(step)
         return await ticket
 
@@ -168,15 +155,13 @@ class GroupService:
         self._arm(group_id)
         return code
 
-    # --- time --------------------------------------------------------------------------------------------------------
-
     def forget_topic(self, topic: str) -> None:
         for group_id in list(self.store.groups):
-            keys = self.store.offsets(group_id).keys_of_topic(topic)
-            self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
+            keys = self.store.offsets(group_id).keys_of(group_id)
+            self.store.append_tombstones(group_id, (key for key in keys if key.topic == topic))
 
-    def _now(self) -> Now:
-        return Now(self._steady_ms(), self._now_ms())
+    def _now(self) -> members.Now:
+        return members.Now(self._steady_ms(), self._now_ms())
 
     def _arm(self, group_id: str) -> None:
         group = self.store.groups.get(group_id)
@@ -200,8 +185,6 @@ class GroupService:
         group = self.store.groups.get(group_id)
         if group is not None:
             self._take(machine.expire(group, self.properties, self._now()))
-
-    # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def _take(self, step: GroupStep) -> None:
         """Apply a step; records are in the log before any other step of the group."""

@@ -10,12 +10,12 @@ from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, 
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.add_partitions import OFFSETS_ADD_VERSION, offsets_code
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
-from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION, offsets_code
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.members import GroupState
-from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
+from spark_2pc_sink.reference.groups.store import UNKNOWN, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS

@@ -18,16 +18,15 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import INT64_MAX
+from spark_2pc_sink.reference.coordinator.add_partitions import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, AclOperation, Resource
-from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
 from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, LogSettings, PartitionLog, decoded
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.storage.batches import decode_records, inspect
-from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.batches import BatchError, decode_records, inspect
 from spark_2pc_sink.reference.transactions.service import Verification, synced
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, read_header

@@ -52,12 +52,14 @@ GroupMetadataValue: Any = _class("GroupMetadataValue")
 ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscription
 
 
-def encode_key(key: Any) -> bytes:
-    return _encode(key, prefix=key.json["apiKey"], version=0)
-
-
-def encode_value(value: Any, version: int) -> bytes:
-    return _encode(value, prefix=version, version=version)
+def encode(record: Any, version: int | None = None) -> bytes:
+    """A value in ``version``; without one a key, which has only version 0, and its type in front."""
+    prefix = record.json["apiKey"] if version is None else version
+    try:
+        return _PREFIX.pack(prefix) + bytes(record.encode(version=version or 0, header=False))
+    except struct.error as error:
+        detail = f"what no {type(record).__name__} can hold: {error}"
+        raise RemoteProtocolError(peer="the client", detail=detail) from error
 
 
 def prefix_of(data: bytes, *, peer: str) -> int:
@@ -88,14 +90,6 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
     if left and not prefix_only:
         raise RemoteProtocolError(peer=peer, detail=f"{left} bytes after the end of {kind.__name__} v{version}")
     return found
-
-
-def _encode(record: Any, *, prefix: int, version: int) -> bytes:
-    try:
-        return _PREFIX.pack(prefix) + bytes(record.encode(version=version, header=False))
-    except struct.error as error:
-        detail = f"what no {type(record).__name__} can hold: {error}"
-        raise RemoteProtocolError(peer="the client", detail=detail) from error
 
 
 def _refuse_nulls(record: Any, version: int) -> None:

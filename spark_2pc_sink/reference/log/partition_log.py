@@ -19,39 +19,45 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair
-from spark_2pc_sink.reference.log.producer_state import (
-    NO_EPOCH,
-    NO_TIMESTAMP,
-    AbortedIndex,
-    EndedTransaction,
-    ProducerEntry,
-    ProducerStates,
-    VerificationGuard,
-)
-from spark_2pc_sink.reference.storage.batches import (
-    KeyValue,
-    Stamped,
-    build_batch,
-    build_marker,
-    decode_records,
-    encode_key_values,
-    read_marker,
-    stamp_batch,
-)
-from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError, UnreadableRecordError
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, NO_PAIR, NO_TIMESTAMP, Pair
+from spark_2pc_sink.reference.log import producer_state
+from spark_2pc_sink.reference.log.producer_state import AbortedIndex, ProducerStates, VerificationGuard
+from spark_2pc_sink.reference.storage import batches
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
-from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
-from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.reference.storage.segmented_log import GroupSync, SegmentedLog, Synced
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
 
 NO_OFFSET: Final = -1
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class UnreadableRecordError(DualWriteError):
+    """A record in a coordinator's own log that this version cannot decode. Nothing was changed."""
+
+    path: str
+    topic: str
+    partition: int
+    offset: int
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"the record at offset {self.offset} of {self.topic}-{self.partition}, in {self.path}, cannot be "
+            f"decoded: {self.detail}. The coordinator does not start, because the record's content would be lost; "
+            "nothing was changed. Start the version that wrote it, or restore the data directory from a copy"
+        )
+
+
+class OffsetOutOfRangeError(Exception):
+    """An offset that the log does not have: before its start, or after its end (code 1)."""
 
 
 class Isolation(IntEnum):
@@ -103,8 +109,7 @@ class Appended:
     log_append_time_ms: int = NO_TIMESTAMP
 
 
-@dataclass(frozen=True)
-class FoundOffset:
+class FoundOffset(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
@@ -122,26 +127,24 @@ class LeaderEpochs:
     """
 
     def __init__(self) -> None:
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        # Each epoch with its start; both only grow.
+        self._begun: list[tuple[int, int]] = []
 
     @property
     def latest(self) -> int:
-        return self._epochs[-1] if self._epochs else NO_EPOCH
+        return self._begun[-1][0] if self._begun else NO_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> None:
         """Begin ``epoch`` at ``start_offset``; an epoch that is not later changes nothing."""
         if epoch <= self.latest:
             return
-        if self._starts and self._starts[-1] == start_offset:
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
+        if self._begun and self._begun[-1][1] == start_offset:
+            self._begun.pop()
+        self._begun.append((epoch, start_offset))
 
     def at(self, offset: int) -> int:
-        position = bisect_right(self._starts, offset)
-        return self._epochs[position - 1] if position else NO_EPOCH
+        position = bisect_right(self._begun, offset, key=itemgetter(1))
+        return self._begun[position - 1][0] if position else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch not later than ``epoch``, and the offset after its last record; -1 and -1 if unknown."""
@@ -149,9 +152,9 @@ class LeaderEpochs:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset
-        later = bisect_right(self._epochs, epoch)
-        floor = self._epochs[later - 1] if later else epoch
-        return floor, self._starts[later]
+        later = bisect_right(self._begun, epoch, key=itemgetter(0))
+        floor = self._begun[later - 1][0] if later else epoch
+        return floor, self._begun[later][1]
 
 
 class LogState:
@@ -165,7 +168,7 @@ class LogState:
         self.aborted: AbortedIndex = AbortedIndex()
         self.epochs: LeaderEpochs = LeaderEpochs()
         # Transactions whose markers are not visible to readers yet: they still hold back the stable offset.
-        self._ended: list[EndedTransaction] = []
+        self._ended: list[producer_state.EndedTransaction] = []
 
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
         """Apply a batch that is already in the log, and was valid when it was written."""
@@ -175,7 +178,7 @@ class LogState:
         if not header.control:
             self.producers.batch_written(header)
             return
-        marker = read_marker(batch, header)
+        marker = batches.read_marker(batch, header)
         if marker is not None:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
@@ -218,12 +221,12 @@ async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
 
 
 def first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
-    found = decode_records(batch, header)
+    found = batches.decode_records(batch, header)
     return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
 
 
 def max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
-    return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
+    return max(record.timestamp_ms for record in batches.decode_records(batch, header) if record.offset >= offset)
 
 
 class PartitionLog:
@@ -314,49 +317,48 @@ class PartitionLog:
         *,
         now_ms: int,
         guard: VerificationGuard | None = None,
+        sequenced: bool = True,
     ) -> Appended:
         """Append a client's batch. Durable after `flush`; nothing is written unless the code is NONE.
 
         ``records`` are exactly the bytes that ``storage.batches.inspect`` returned ``header`` for, and are not kept;
-        ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too.
+        ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too. The broker's
+        own records are not ``sequenced``.
         """
-        code = self._refusal(header, now_ms)
-        if code is not Code.NONE:
-            return Appended(code)
-        if header.has_producer:
-            repeated = self._state.producers.duplicate(header)
+        code, producers = self._refusal(header, now_ms), self._state.producers
+        if code is Code.NONE and header.has_producer:
+            repeated = producers.duplicate(header) if sequenced else None
             if repeated is not None:
                 return Appended(Code.NONE, repeated.first_offset, repeated.timestamp_ms)
-            code = self._state.producers.check_batch(header, guard, verification=self.settings.verification)
-            if code is not Code.NONE:
-                return Appended(code)
+            verification = self.settings.verification
+            code = producers.check_batch(header, guard, verification=verification, sequenced=sequenced)
+        if code is not Code.NONE:
+            return Appended(code)
+        written = self._written(records, header, now_ms)
+        if written is None:
+            return Appended(Code.KAFKA_STORAGE_ERROR)
+        if written.has_producer:
+            producers.batch_written(written)
         append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
-        return self._write_batch(self._stamped(records, header, now_ms), append_time_ms)
+        return Appended(Code.NONE, written.base_offset, append_time_ms)
 
     def append_records(
         self,
-        records: Sequence[KeyValue],
+        records: Sequence[batches.KeyValue],
         *,
         now_ms: int,
         producer: Pair | None = None,
         guard: VerificationGuard | None = None,
     ) -> Appended:
         """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""
-        batch = build_batch(
-            encode_key_values(records),
+        batch = batches.build_batch(
+            batches.encode_key_values(records),
             record_count=len(records),
             timestamp_ms=now_ms,
             producer=producer or NO_PAIR,
             attributes=TRANSACTIONAL_BIT if producer else 0,
         )
-        header = read_header(batch)
-        code = self._refusal(header, now_ms)
-        if code is Code.NONE and producer is not None:
-            verification = self.settings.verification
-            code = self._state.producers.check_batch(header, guard, verification=verification, sequenced=False)
-        if code is not Code.NONE:
-            return Appended(code)
-        return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
+        return self.append(batch, read_header(batch), now_ms=now_ms, guard=guard, sequenced=False)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
         """Append the end marker of a transaction. Durable after `flush`; nothing is written unless the code is NONE.
@@ -366,11 +368,11 @@ class PartitionLog:
         code = self._state.producers.check_marker(marker)
         if code is not Code.NONE:
             return code
-        batch = build_marker(marker, timestamp_ms=now_ms)
-        stamped = self._stamped(batch, read_header(batch), now_ms)
-        if not self._written(stamped):
+        batch = batches.build_marker(marker, timestamp_ms=now_ms)
+        written = self._written(batch, read_header(batch), now_ms)
+        if written is None:
             return Code.KAFKA_STORAGE_ERROR
-        self._state.marker_written(stamped.header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
+        self._state.marker_written(written, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
         return Code.NONE
 
     def flush(self) -> Synced:
@@ -429,8 +431,8 @@ class PartitionLog:
         """Every record from ``offset`` to the log's end, including control records, for loading state logs."""
         for header, batch in self._log.batches(offset):
             try:
-                yield from (record for record in decode_records(batch, header) if record.offset >= offset)
-            except BatchError as error:
+                yield from (record for record in batches.decode_records(batch, header) if record.offset >= offset)
+            except batches.BatchError as error:
                 raise self.unreadable(header.base_offset, error.detail) from error
 
     def unreadable(self, offset: int, detail: str) -> UnreadableRecordError:
@@ -459,13 +461,18 @@ class PartitionLog:
 
         Considers available records only; Kafka 4.4.0 may still return a record that DeleteRecords deleted.
         """
-        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
+        start = self.log_start_offset
+        largest_ms = self._log.max_timestamp_from(start)
+        header, batch = next(self._log.batches(start), (None, b"")) if start else (None, b"")
+        if header is not None and header.base_offset < start:
+            # The log starts in this batch.
+            largest_ms = max(largest_ms, await decoded(header, partial(max_timestamp_from, batch, header, start)))
         return NOT_FOUND if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
-    def producers(self) -> Iterator[ProducerEntry]:
+    def producers(self) -> Iterator[producer_state.ProducerEntry]:
         return self._state.producers.entries()
 
     def close(self) -> None:
@@ -488,24 +495,15 @@ class PartitionLog:
             return Code.INVALID_TIMESTAMP
         return Code.NONE
 
-    def _stamped(self, batch: Buffer, header: BatchHeader, now_ms: int) -> Stamped:
-        return stamp_batch(
+    def _written(self, batch: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader | None:
+        """The batch's header in the log; None if the disk refused, and the log is unchanged."""
+        stamped = batches.stamp_batch(
             batch,
             header,
             base_offset=self._log.end_offset,
             leader_epoch=self.leader_epoch,
             append_time_ms=now_ms if self.settings.log_append_time else None,
         )
-
-    def _write_batch(self, stamped: Stamped, log_append_time_ms: int) -> Appended:
-        if not self._written(stamped):
-            return Appended(Code.KAFKA_STORAGE_ERROR)
-        if stamped.header.has_producer:
-            self._state.producers.batch_written(stamped.header)
-        return Appended(Code.NONE, stamped.header.base_offset, log_append_time_ms)
-
-    def _written(self, stamped: Stamped) -> bool:
-        """False if the disk refused; the log is then unchanged."""
         try:
             self._log.append(stamped, segment_bytes=self.settings.segment_bytes)
         except OSError as error:
@@ -513,11 +511,11 @@ class PartitionLog:
             if str(error) != self._disk_error:
                 _logger.error("%s: cannot write records, refusing them: %s", self._log.path, error)  # noqa: TRY400
             self._disk_error = str(error)
-            return False
+            return None
         if self._disk_error:
             _logger.warning("%s: records can be written again", self._log.path)
             self._disk_error = ""
-        return True
+        return stamped.header
 
     def _became_durable(self, end_offset: int) -> None:
         self.high_watermark = end_offset
@@ -530,12 +528,3 @@ class PartitionLog:
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-
-    async def _cut_batch_timestamp_ms(self) -> int:
-        """The largest timestamp among the available records of the batch that the log starts in; or -1."""
-        start = self.log_start_offset
-        for header, batch in self._log.batches(start) if start else ():
-            if header.base_offset < start:
-                return await decoded(header, partial(max_timestamp_from, batch, header, start))
-            break
-        return NO_TIMESTAMP

@@ -14,12 +14,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, NO_TIMESTAMP, Pair
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 
@@ -37,22 +37,13 @@ class VerificationGuard:
     supports_epoch_bump: bool
     created_ms: int
 
-    def saw(self, sequence: int, epoch: int) -> None:
-        if epoch > self.epoch:
-            self.epoch, self.lowest_sequence = epoch, sequence
-        elif epoch == self.epoch:
-            self.lowest_sequence = min(self.lowest_sequence, sequence)
-
 
 #: Number of batches remembered to recognise a retry: a producer has at most five requests in flight
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
 BATCHES_KEPT_MAX: Final = 5
-NO_EPOCH: Final = -1
-NO_TIMESTAMP: Final = -1
 
 
-@dataclass(frozen=True)
-class BatchMemory:
+class BatchMemory(NamedTuple):
     first_sequence: int
     last_sequence: int
     first_offset: int
@@ -116,8 +107,7 @@ class ProducerEntry:
         )
 
 
-@dataclass(frozen=True)
-class EndedTransaction:
+class EndedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     marker_offset: int
@@ -158,10 +148,11 @@ class ProducerStates:
         if guard is None:
             guard = VerificationGuard(sequence, pair.epoch, supports_epoch_bump, now_ms)
             self._verifying[pair.producer_id] = guard
-        guard.saw(sequence, pair.epoch)
+        elif pair.epoch > guard.epoch:
+            guard.epoch, guard.lowest_sequence = pair.epoch, sequence
+        elif pair.epoch == guard.epoch:
+            guard.lowest_sequence = min(guard.lowest_sequence, sequence)
         return guard
-
-    # --- checks: nothing changes --------------------------------------------------------------------------------------
 
     def duplicate(self, header: BatchHeader) -> BatchMemory | None:
         """The batch that this one repeats: same epoch, exactly the same sequences, among the last five."""
@@ -219,8 +210,6 @@ class ProducerStates:
         if header.producer_epoch != entry.epoch:
             return first == 0
         return first == next_sequence(entry.last_sequence, 1)
-
-    # --- effects ------------------------------------------------------------------------------------------------------
 
     def batch_written(self, header: BatchHeader) -> None:
         before = self.entry(header.producer_id)

@@ -2,56 +2,38 @@
 
 The broker stamps base offset and leader epoch without touching the records (see `spark_2pc_sink.wire.batch_format`),
 which it never decodes to store them.
-
-Records inside batches: encoding the broker's own, and decoding any when their content is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.errors import DualWriteError, RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair
-from spark_2pc_sink.reference.storage.errors import BatchError
-from spark_2pc_sink.wire.batch_format import (
-    ABORT,
-    CHECKED,
-    COMMIT,
-    COMPRESSION_MAX,
-    CONTROL_BIT,
-    CONTROL_KEY,
-    CRC_END,
-    HEADER,
-    HEADER_BYTES,
-    LOG_APPEND_TIME_BIT,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    MAGIC_AND_CRC,
-    MARKER_VALUE,
-    NO_LEADER_EPOCH,
-    NO_SEQUENCE,
-    STAMP,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-    Buffer,
-    Record,
-    StoredMarker,
-    encode_records,
-    end_marker,
-    read_header,
-    read_records,
-    record_content,
-)
+from spark_2pc_sink.wire import batch_format as wire
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, Record
 
 #: A record has seven numbers of at least one byte each.
 _RECORD_BYTES_MIN: Final = 7
 #: google_crc32c accepts bytes only; pieces of this size are copied within the processor's cache.
 _CRC_PIECE_BYTES: Final = 64 * 1024
+
+
+@dataclass(eq=False, kw_only=True)
+class BatchError(DualWriteError):
+    """A record batch that a partition refuses. ``code`` is the answer to the client that sent it."""
+
+    code: Code
+    detail: str
+
+    def __str__(self) -> str:
+        return f"record batch refused with {self.code.name} ({self.code.value}): {self.detail}"
 
 
 class Stamped(NamedTuple):
@@ -73,14 +55,14 @@ def inspect(records: Buffer) -> BatchHeader:
     """
     if len(records) < HEADER_BYTES:
         raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are too short for a record batch")
-    header = read_header(records)
-    if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+    header = wire.read_header(records)
+    if header.length < HEADER_BYTES - wire.LOG_OVERHEAD_BYTES:
         raise _refused(Code.CORRUPT_MESSAGE, f"length {header.length} is too short for a batch v2")
     if header.magic != MAGIC:
         raise _refused(Code.INVALID_RECORD, f"format v{header.magic}; only v{MAGIC} is supported")
     if header.size_bytes != len(records):
         raise _refused(Code.INVALID_RECORD, f"a batch of {header.size_bytes} bytes in {len(records)} bytes")
-    if checksum(memoryview(records)[CRC_END:]) != header.crc:
+    if checksum(memoryview(records)[wire.CRC_END :]) != header.crc:
         raise _refused(Code.CORRUPT_MESSAGE, "the CRC does not match")
     fault = _client_fault(header)
     if fault:
@@ -93,7 +75,7 @@ def is_whole(data: Buffer, header: BatchHeader) -> bool:
     return (
         header.magic == MAGIC
         and header.size_bytes == len(data)
-        and checksum(memoryview(data)[CRC_END:]) == header.crc
+        and checksum(memoryview(data)[wire.CRC_END :]) == header.crc
         and header.last_offset_delta >= 0
     )
 
@@ -108,10 +90,12 @@ def stamp_batch(
     view = memoryview(records)
     if append_time_ms is None:
         stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
-        return Stamped(stamped, (STAMP.pack(base_offset, header.length, leader_epoch), view[STAMP.size :]))
-    attributes = header.attributes | LOG_APPEND_TIME_BIT
+        return Stamped(stamped, (wire.STAMP.pack(base_offset, header.length, leader_epoch), view[wire.STAMP.size :]))
+    attributes = header.attributes | wire.LOG_APPEND_TIME_BIT
     payload = view[HEADER_BYTES:]
-    checked = CHECKED.pack(attributes, header.last_offset_delta, header.base_timestamp_ms, append_time_ms, *header[9:])
+    checked = wire.CHECKED.pack(
+        attributes, header.last_offset_delta, header.base_timestamp_ms, append_time_ms, *header[9:]
+    )
     stamped = header._replace(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -119,24 +103,19 @@ def stamp_batch(
         attributes=attributes,
         max_timestamp_ms=append_time_ms,
     )
-    return Stamped(stamped, (HEADER.pack(*stamped), payload))
+    return Stamped(stamped, (wire.HEADER.pack(*stamped), payload))
 
 
 def build_batch(
-    payload: bytes,
-    *,
-    record_count: int,
-    timestamp_ms: int,
-    producer: Pair = NO_PAIR,
-    attributes: int = 0,
+    payload: bytes, *, record_count: int, timestamp_ms: int, producer: Pair = NO_PAIR, attributes: int = 0
 ) -> bytes:
     """The broker's own batch, uncompressed, without a sequence, at base offset 0; all records have one timestamp."""
-    checked = CHECKED.pack(
-        attributes, record_count - 1, timestamp_ms, timestamp_ms, *producer, NO_SEQUENCE, record_count
+    checked = wire.CHECKED.pack(
+        attributes, record_count - 1, timestamp_ms, timestamp_ms, *producer, wire.NO_SEQUENCE, record_count
     )
     crc = google_crc32c.extend(google_crc32c.value(checked), payload)
-    head = STAMP.pack(0, HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), NO_LEADER_EPOCH)
-    return b"".join((head, MAGIC_AND_CRC.pack(MAGIC, crc), checked, payload))
+    head = wire.STAMP.pack(0, HEADER_BYTES - wire.LOG_OVERHEAD_BYTES + len(payload), wire.NO_LEADER_EPOCH)
+    return b"".join((head, wire.MAGIC_AND_CRC.pack(MAGIC, crc), checked, payload))
 
 
 def checksum(data: memoryview, start: int = 0) -> int:
@@ -155,7 +134,7 @@ def _client_fault(header: BatchHeader) -> str:
         (header.control, "clients must not write control batches"),
         (header.has_producer and header.base_sequence < 0, f"producer id {header.producer_id} without a sequence"),
         (records <= 0 or records != header.last_offset_delta + 1, f"{records} records do not match the offsets"),
-        (header.compression > COMPRESSION_MAX, f"unknown compression {header.compression}"),
+        (header.compression > wire.COMPRESSION_MAX, f"unknown compression {header.compression}"),
         (too_short, f"{records} records in {payload_bytes} bytes"),
     )
     return next((fault for found, fault in faults if found), "")
@@ -173,26 +152,26 @@ KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 def encode_key_values(records: Sequence[KeyValue]) -> bytes:
-    return encode_records(record_content(key, value) for key, value in records)
+    return wire.encode_records(wire.record_content(key, value) for key, value in records)
 
 
 def build_marker(marker: EndMarker, *, timestamp_ms: int) -> bytes:
     """A control batch that ends a transaction (KIP-98, "Control Records"), at base offset 0."""
-    key = CONTROL_KEY.pack(0, COMMIT if marker.commit else ABORT)
+    key = wire.CONTROL_KEY.pack(0, wire.COMMIT if marker.commit else wire.ABORT)
     return build_batch(
-        encode_key_values([(key, MARKER_VALUE.pack(0, marker.coordinator_epoch))]),
+        encode_key_values([(key, wire.MARKER_VALUE.pack(0, marker.coordinator_epoch))]),
         record_count=1,
         timestamp_ms=timestamp_ms,
         producer=Pair(marker.producer_id, marker.producer_epoch),
-        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+        attributes=wire.TRANSACTIONAL_BIT | wire.CONTROL_BIT,
     )
 
 
-def read_marker(batch: bytes, header: BatchHeader) -> StoredMarker | None:
+def read_marker(batch: bytes, header: BatchHeader) -> wire.StoredMarker | None:
     """The end marker in a control batch; None for control records that do not end a transaction."""
     record = next(decode_records(batch, header), None)
     try:
-        return end_marker(record)
+        return wire.end_marker(record)
     except RemoteProtocolError as error:
         raise BatchError(code=Code.CORRUPT_MESSAGE, detail=error.detail) from error
 
@@ -215,6 +194,6 @@ def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
             section = decompress(memoryview(batch)[HEADER_BYTES:], Compression(header.compression))
         else:
             section = batch[HEADER_BYTES:]
-        yield from read_records(section, header)
+        yield from wire.read_records(section, header)
     except RemoteProtocolError as error:
         raise BatchError(code=Code.CORRUPT_MESSAGE, detail=error.detail) from error

@@ -11,7 +11,7 @@ answers its producer once the producer's records are durable. If a power loss re
 
 `Verification` is the leader's side: before a transaction's first record in a partition it asks the coordinator
 (KIP-890, 2 and 3). A client that produces with v12, or commits offsets with v5, relies on the leader to add the
-partition; for older ones the leader verifies that it was added. `coordinator.leader_answers` translates the codes.
+partition; for older ones the leader verifies that it was added. `coordinator.add_partitions` translates the codes.
 
 Takeovers of an id, and ends of transactions that their client did not end, are logged at INFO; events of every
 transaction at DEBUG. Added partitions are not logged.
@@ -31,30 +31,14 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile, Settings
-from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator import add_partitions, end_txn, machine, plans, states
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, Event, MarkersAnswered
-from spark_2pc_sink.reference.coordinator.leader_answers import (
-    OFFSETS_ADD_VERSION,
-    PRODUCE_ADD_VERSION,
-    produce_code,
-    produce_message,
-)
-from spark_2pc_sink.reference.coordinator.machine import Settled, finish_loading, reserve, settle, step, unrecorded
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddPartitionsReply,
-    EndMarker,
-    InitProducerIdReply,
-    Plan,
-    Reply,
-    SendMarkers,
-)
-from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord, key_version
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.plans import EndMarker, Plan, Reply, SendMarkers
+from spark_2pc_sink.reference.coordinator.states import CoordinatorState, Pair, Settings, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.storage.group_sync import Synced
+from spark_2pc_sink.reference.storage.segmented_log import Synced
 
 #: How long `Background.stop` lets work finish before cancelling it, in milliseconds. Whatever is cancelled must be
 #: resumed by the next start.
@@ -105,11 +89,8 @@ def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
     task.add_done_callback(tasks.discard)
 
 
-def _log_change(plan: Plan, after: TransactionMetadata | None) -> None:
+def _log_change(plan: Plan, before: TransactionMetadata, after: TransactionMetadata | None) -> None:
     """Log a plan whose record is durable; ``after`` is the id's new state, or None if it was removed."""
-    before = plan.reserved
-    if before is None:
-        return
     level, what = logging.DEBUG, ""
     if after is None:
         what = "removed after transactional.id.expiration.ms"
@@ -117,13 +98,13 @@ def _log_change(plan: Plan, after: TransactionMetadata | None) -> None:
         level, what = logging.INFO, "InitProducerId"
     elif after.kept:
         level, what = logging.INFO, "InitProducerId kept the prepared transaction"
-    elif after.state in DECIDED:
+    elif after.state in states.DECIDED:
         what = "commit decided" if after.state is StateId.PREPARE_COMMIT else "abort decided"
         if plan.reply is None:
             level, what = logging.INFO, "timed out"
-        elif isinstance(plan.reply, InitProducerIdReply):
+        elif isinstance(plan.reply, plans.InitProducerIdReply):
             level, what = logging.INFO, "aborted by InitProducerId, which fenced its producer"
-    elif before.state in COMPLETION:
+    elif before.state in states.COMPLETION:
         what = "completed"
     if what and _log.isEnabledFor(level):
         rotated = after is not None and after.client_pair.producer_id != before.client_pair.producer_id
@@ -159,11 +140,9 @@ class MarkerWriter:
         written: dict[TopicPartition, PartitionLog] = {}
         for partition in partitions:
             log = self._catalog.log(partition.topic, partition.partition)
-            if log is None:
-                results[partition] = Code.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            results[partition] = log.append_marker(marker, now_ms=now_ms)
-            if results[partition] == Code.NONE:
+            unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
+            results[partition] = unknown if log is None else log.append_marker(marker, now_ms=now_ms)
+            if log is not None and results[partition] == Code.NONE:
                 written[partition] = log
                 if partition.topic == GROUP_OFFSETS:
                     self._on_group_marker(partition.partition, marker.producer_id, marker.commit)
@@ -183,7 +162,7 @@ _log = logging.getLogger(__name__)
 #: transaction must be ended, and only a failing disk makes an attempt fail.
 RETRY_PAUSE_MS = 100
 
-_PROFILES: Final = {"bump": Profile.KEEP_PREPARED, "unchanged": Profile.KEEP_UNCHANGED}
+_PROFILES: Final = {"bump": states.Profile.KEEP_PREPARED, "unchanged": states.Profile.KEEP_UNCHANGED}
 
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
@@ -191,7 +170,7 @@ def settings_of(properties: BrokerProperties, *, transaction_version: int, offse
     return Settings(
         profile=_PROFILES[properties.transaction_keep_prepared_form]
         if properties.transaction_keep_prepared_enable
-        else Profile.AS_RELEASED,
+        else states.Profile.AS_RELEASED,
         transaction_version=transaction_version,
         keep_prepared_version=properties.transaction_keep_prepared_version,
         fences_late_commits=properties.transaction_late_commit_fenced_enable,
@@ -231,7 +210,7 @@ class TransactionService:
     async def load(self) -> None:
         """Replay every partition of the state log."""
         for index in range(len(self.state.partitions)):
-            self.state, effects = finish_loading(
+            self.state, effects = machine.finish_loading(
                 self.state, index, coordinator_epoch=self._catalog.node_epoch, records=self._records(index)
             )
             self._recovered_effects += effects
@@ -241,7 +220,7 @@ class TransactionService:
                 if producer.txn_start_offset is not None:
                     pair = Pair(producer.producer_id, producer.epoch)
                     open_transactions[pair].add(TopicPartition(log.topic, log.partition))
-        await self._submit_all(unrecorded(self.state, open_transactions))
+        await self._submit_all(machine.unrecorded(self.state, open_transactions))
 
     def start(self) -> None:
         """Drive the decided transactions found by `load` to their end, and start the timers.
@@ -272,10 +251,10 @@ class TransactionService:
             await self._allocate()
         return await self._append_then_settle(self._reserved(event))
 
-    def add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+    def add(self, event: AddPartitionsToTxn) -> plans.AddPartitionsReply:
         """Add or verify partitions for their leader, which makes its own records durable; see the module docstring."""
         plan = self._reserved(event)
-        return cast("AddPartitionsReply", self._settle_and_carry_out(plan, self._appended(plan)))
+        return cast("plans.AddPartitionsReply", self._settle(plan, self._appended(plan)).reply)
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
         """Wait until the next plan of an id is settled, at most ``timeout_ms``; for requests that must be retried."""
@@ -290,10 +269,10 @@ class TransactionService:
             future.set_result(None)
 
     async def abort_timed_out(self) -> None:
-        await self._submit_all(due_timeouts(self.state, self._now_ms()))
+        await self._submit_all(end_txn.due_timeouts(self.state, self._now_ms()))
 
     async def remove_expired(self) -> None:
-        await self._submit_all(due_expirations(self.state, self._now_ms()))
+        await self._submit_all(end_txn.due_expirations(self.state, self._now_ms()))
 
     async def expire_producers(self) -> None:
         for log in tuple(self._catalog.logs()):
@@ -305,8 +284,8 @@ class TransactionService:
         await asyncio.gather(*map(self.submit, events))
 
     def _reserved(self, event: Event) -> Plan:
-        plan = step(self.state, event, self._now_ms())
-        self.state = reserve(self.state, plan)
+        plan = machine.step(self.state, event, self._now_ms())
+        self.state = machine.reserve(self.state, plan)
         return plan
 
     def _appended(self, plan: Plan) -> Code:
@@ -319,14 +298,8 @@ class TransactionService:
     def _append_then_settle(self, plan: Plan) -> asyncio.Future[Reply | None]:
         """Append the plan's record; once it is durable, or has failed, settle the plan even if the caller has gone."""
         reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
-        code = self._appended(plan)
-        flushed = self._state_log(plan.records[0].partition).flush() if plan.records and not code else None
-        if flushed is None or flushed.done():
-            reply.set_result(self._settle_and_carry_out(plan, code if flushed is None else _code_of(flushed)))
-            return reply
 
-        def synced(flushed: Synced) -> None:
-            code = _code_of(flushed)
+        def finish(code: int) -> None:
             try:
                 settled = self._settle(plan, code)
             except Exception as error:  # noqa: BLE001 - a bug: passed to the waiting caller
@@ -337,19 +310,22 @@ class TransactionService:
             # After the reply: it is sent before the next record or marker is written.
             self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else 0)
 
-        flushed.add_done_callback(synced)
+        code = self._appended(plan)
+        if code or not plan.records:
+            finish(code)
+            return reply
+        flushed = self._state_log(plan.records[0].partition).flush()
+        if flushed.done():
+            finish(_code_of(flushed))
+        else:
+            flushed.add_done_callback(lambda done: finish(_code_of(done)))
         return reply
 
-    def _settle_and_carry_out(self, plan: Plan, code: int = Code.NONE, *, pause_ms: int = 0) -> Reply | None:
-        settled = self._settle(plan, code)
-        self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else pause_ms)
-        return settled.reply
-
-    def _settle(self, plan: Plan, code: int) -> Settled:
-        settled = settle(self.state, plan, code)
+    def _settle(self, plan: Plan, code: int = Code.NONE) -> machine.Settled:
+        settled = machine.settle(self.state, plan, code)
         self.state = settled.state
-        if plan.transactional_id is not None and plan.records and code == Code.NONE:
-            _log_change(plan, self.state.get(plan.transactional_id))
+        if plan.reserved is not None and code == Code.NONE:
+            _log_change(plan, plan.reserved, self.state.get(plan.reserved.transactional_id))
         waiting = self._waiting_for_change.pop(plan.transactional_id or "", None)
         if waiting is not None:
             waiting.set_result(None)
@@ -363,7 +339,8 @@ class TransactionService:
             self._background.run(self._send(effect, pause_ms))
 
     async def _send(self, effect: SendMarkers, pause_ms: int) -> None:
-        await _pause(pause_ms)
+        # Without a pause, one turn of the loop, so that a reply already given is sent first.
+        await asyncio.sleep(pause_ms / 1000)
         results = await self._markers.write(effect, effect.partitions)
         codes = {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()}
         kind, pair = "commit" if effect.commit else "abort", f"{effect.producer_id}:{effect.producer_epoch}"
@@ -380,7 +357,7 @@ class TransactionService:
             await self._append_then_settle(plan)
         else:
             # The returned effects are the ones to send again.
-            self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
+            self._carry_out(self._settle(plan).effects, pause_ms=RETRY_PAUSE_MS)
 
     async def _allocate(self) -> None:
         """Take a block of producer ids before an event may need one.
@@ -404,7 +381,7 @@ class TransactionService:
         assert log is not None, "its topic cannot be deleted"
         return log
 
-    def _records(self, index: int) -> list[LogRecord]:
+    def _records(self, index: int) -> list[plans.LogRecord]:
         """The records of a state log partition, except for keys known only to another version of Kafka."""
         found = []
         log = self._state_log(index)
@@ -413,8 +390,8 @@ class TransactionService:
                 continue
             key = each.key or b""
             try:
-                if (version := key_version(key)) == KEY_VERSION:
-                    found.append(LogRecord.decode(index, key, each.value))
+                if (version := plans.key_version(key)) == plans.KEY_VERSION:
+                    found.append(plans.LogRecord.decode(index, key, each.value))
                 else:
                     # As in Kafka: left by an abandoned upgrade. Refusing it would keep the server from starting.
                     name = f"{TRANSACTION_STATE}-{index}"
@@ -426,11 +403,6 @@ class TransactionService:
 
 def _code_of(flushed: Synced) -> Code:
     return Code.NONE if flushed.result() is None else Code.KAFKA_STORAGE_ERROR
-
-
-async def _pause(milliseconds: int) -> None:
-    """Wait; with 0, one turn of the loop, so that a reply already given is sent first."""
-    await asyncio.sleep(milliseconds / 1000)
 
 
 @dataclass
@@ -445,7 +417,7 @@ class VerificationMetrics:
     time_ms: float = 0.0
     failures: int = 0
 
-    def count(self, reply: AddPartitionsReply, *, began_s: float, now_s: float) -> None:
+    def count(self, reply: plans.AddPartitionsReply, *, began_s: float, now_s: float) -> None:
         self.asked += 1
         self.time_ms += (now_s - began_s) * 1000
         self.failures += sum(code != Code.NONE for _, code in reply.results)
@@ -460,7 +432,8 @@ class Verification:
         self.metrics: VerificationMetrics = VerificationMetrics()
 
     def verifies(self, version: int) -> bool:
-        return self._properties().transaction_partition_verification_enable or version >= PRODUCE_ADD_VERSION
+        added = version >= add_partitions.PRODUCE_ADD_VERSION
+        return added or self._properties().transaction_partition_verification_enable
 
     def is_sealed(self, pair: Pair) -> bool:
         """Whether this pair's transaction was kept: leaders then refuse the pair as fenced (KIP-939).
@@ -479,24 +452,24 @@ class Verification:
         ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka polls every ``add.partitions.to.txn.retry.backoff.ms``;
         here the completion itself wakes the waiting requests.
         """
-        event = _event(transactional_id, pair, partitions, verify_only=version < PRODUCE_ADD_VERSION)
+        event = _event(transactional_id, pair, partitions, verify_only=version < add_partitions.PRODUCE_ADD_VERSION)
         reply = self._added(event)
         if not event.verify_only and _busy(reply):
             reply = await self._add_again(event, reply)
-        translated = {each: (produce_code(version, code), code) for each, code in reply.results}
-        return {each: (code, produce_message(code, asked)) for each, (code, asked) in translated.items()}
+        translated = {each: (add_partitions.produce_code(version, code), code) for each, code in reply.results}
+        return {each: (code, add_partitions.produce_message(code, asked)) for each, (code, asked) in translated.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 if they may be appended; asked once."""
-        event = _event(transactional_id, pair, (partition,), verify_only=version < OFFSETS_ADD_VERSION)
+        event = _event(transactional_id, pair, (partition,), verify_only=version < add_partitions.OFFSETS_ADD_VERSION)
         if event.verify_only and not self._properties().transaction_partition_verification_enable:
             return Code.NONE
         began_s = time.perf_counter()
-        reply = cast("AddPartitionsReply", await self._service.submit(event))
+        reply = cast("plans.AddPartitionsReply", await self._service.submit(event))
         self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
         return reply.codes[partition]
 
-    async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
+    async def _add_again(self, event: AddPartitionsToTxn, reply: plans.AddPartitionsReply) -> plans.AddPartitionsReply:
         now_s = asyncio.get_running_loop().time
         pause_ms = self._properties().add_partitions_to_txn_retry_backoff_ms
         end_s = now_s() + self._properties().add_partitions_to_txn_retry_backoff_max_ms / 1000
@@ -506,7 +479,7 @@ class Verification:
             reply = self._added(event)
         return reply
 
-    def _added(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+    def _added(self, event: AddPartitionsToTxn) -> plans.AddPartitionsReply:
         began_s = time.perf_counter()
         reply = self._service.add(event)
         self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
@@ -525,5 +498,5 @@ def _event(
     )
 
 
-def _busy(reply: AddPartitionsReply) -> bool:
+def _busy(reply: plans.AddPartitionsReply) -> bool:
     return any(code == Code.CONCURRENT_TRANSACTIONS for _, code in reply.results)

@@ -20,12 +20,11 @@ from spark_2pc_sink.kafka.coordinator_calls import KEEP_REFUSED, InitializedProd
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile, Settings
+from spark_2pc_sink.reference.coordinator.add_partitions import PRODUCE_ADD_VERSION, produce_code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AddPartitionsToTxn, EndTxn, InitProducerId
-from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION, produce_code
 from spark_2pc_sink.reference.coordinator.machine import describe_transaction
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndMarker, EndTxnReply, InitProducerIdReply
-from spark_2pc_sink.reference.coordinator.states import Pair, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import Pair, Profile, Settings, TransactionMetadata
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, VerificationGuard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from spark_2pc_sink.wire.error_codes import describe_error

@@ -26,10 +26,10 @@ from typing import Any, Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, AddPartitionsToTxn, Event, Resource
 from spark_2pc_sink.reference.coordinator.machine import step
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndMarker, Reply
+from spark_2pc_sink.reference.coordinator.states import Settings
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers

@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import Event, InitProducerId, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
-from spark_2pc_sink.reference.coordinator.plans import EndMarker, Reply, SendMarkers
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.plans import EndMarker, LogRecord, Reply, SendMarkers
+from spark_2pc_sink.reference.coordinator.states import (
+    COMPLETION,
+    CoordinatorState,
+    Settings,
+    StateId,
+    TransactionMetadata,
+)
 from tests.unit.reference.coordinator.driver import answered
 
 #: The id of the one producer, where there is one.

@@ -18,7 +18,7 @@ from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
-from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
+from spark_2pc_sink.reference.coordinator.states import Settings
 from tests.unit.fakes.broker import FakeBroker, FakeClient, FakePartition
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 

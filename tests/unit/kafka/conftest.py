@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.producer import TransactionalWriter
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
+from spark_2pc_sink.reference.coordinator.states import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

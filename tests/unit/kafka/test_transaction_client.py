@@ -14,7 +14,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
+from spark_2pc_sink.reference.coordinator.states import Profile
 from spark_2pc_sink.sink.check.kafka_side import try_transaction
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api

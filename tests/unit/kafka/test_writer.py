@@ -24,8 +24,8 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import EPOCH_MAX, TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, commit_error
 from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.reference.coordinator.events import InitProducerId
+from spark_2pc_sink.reference.coordinator.states import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeTransaction

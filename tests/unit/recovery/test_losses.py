@@ -23,7 +23,7 @@ from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommit
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd, RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
+from spark_2pc_sink.reference.coordinator.states import Profile
 from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides, decided, gone_by
 

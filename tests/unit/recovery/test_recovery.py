@@ -17,7 +17,7 @@ from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommit
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import Action
-from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
+from spark_2pc_sink.reference.coordinator.states import Profile
 from tests.harness.halts import halts
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import FakeKafka

@@ -17,10 +17,9 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import Settings, partition_for
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.plans import LogRecord
+from spark_2pc_sink.reference.coordinator.states import Settings, StateId, TransactionMetadata, partition_for
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
@@ -29,7 +28,7 @@ from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
 from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
-from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
+from spark_2pc_sink.reference.storage.segmented_log import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification
 from tests.unit.reference.batches import RESPONSES, append_in_transaction, client_batch, message
 from tests.unit.reference.coordinator.driver import metadata

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile, Settings
 from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
     EndTxn,
@@ -20,12 +19,18 @@ from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     EndTxnReply,
     InitProducerIdReply,
+    LogRecord,
     Plan,
     Reply,
     SendMarkers,
 )
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import (
+    CoordinatorState,
+    Profile,
+    Settings,
+    StateId,
+    TransactionMetadata,
+)
 
 TID = "orders"
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))

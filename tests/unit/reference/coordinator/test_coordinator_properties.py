@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_LIMIT, TIMEOUT_NEVER_MS, TopicPartition
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, EndTxn, Event, InitProducerId
 from spark_2pc_sink.reference.coordinator.machine import replay, step
@@ -33,6 +32,7 @@ from spark_2pc_sink.reference.coordinator.states import (
     DECIDED,
     NO_EPOCH,
     PREDECESSORS,
+    CoordinatorState,
     Marking,
     Pair,
     StateId,

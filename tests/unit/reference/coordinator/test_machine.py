@@ -13,7 +13,6 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator import events
-from spark_2pc_sink.reference.coordinator.coordinator_state import NO_PRODUCER_IDS, partition_for
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
@@ -29,7 +28,13 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Reply,
     change,
 )
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import (
+    NO_PAIR,
+    NO_PRODUCER_IDS,
+    StateId,
+    TransactionMetadata,
+    partition_for,
+)
 
 from .driver import KEEPING, START_MS, T0, TID, Driver, end, metadata
 

@@ -15,8 +15,8 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator.add_partitions import offsets_code, produce_code, produce_message
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
-from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code, produce_code, produce_message
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.states import Marking, Pair, StateId
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
-from spark_2pc_sink.reference.coordinator.records import (
+from spark_2pc_sink.reference.coordinator.plans import (
     KEY_VERSION,
     LogRecord,
     decode_value,

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +17,20 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import Resource
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.members import GroupState, Member
-from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
+from spark_2pc_sink.reference.groups.members import Group, GroupState, Member
+from spark_2pc_sink.reference.groups.store import (
+    GroupKey,
+    OffsetKey,
+    OffsetValue,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_value,
+)
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import PartitionLog, UnreadableRecordError
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.storage.errors import LogFailedError, UnreadableRecordError
-from spark_2pc_sink.reference.storage.group_sync import Synced
+from spark_2pc_sink.reference.storage.segmented_log import LogFailedError, Synced
 from tests.unit.reference.coordinator.access import on_kinds
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, catalog_in_memory, codes_of, logs_of, running_groups
@@ -364,13 +372,14 @@ def test_a_record_that_is_not_understood_is_named() -> None:
     assert "restore the data directory" in str(refused.value)
 
 
+STATIC_ID = "a-4e49ff3b-3af1-442a-b343-58281ccbe30c"
 #: What a broker of Apache Kafka 4.4.0 had in its log, read by a consumer: key, value, and what they say.
 KAFKA_RECORDS = [
     (
         "000200026531",
         "0003000000000000ffffffff000001a1ff43f05700000000",
         GroupKey("e1"),
-        GroupValue(state_since_ms=0x1A1FF43F057),
+        Group(group_id="e1", state_since_ms=0x1A1FF43F057),
     ),
     (
         "00010002733100066f726465727300000000",
@@ -388,15 +397,17 @@ KAFKA_RECORDS = [
         "00004e2000002710"
         "00000012" + messages.SUBSCRIPTION.hex() + "0000000141",
         GroupKey("st14061440614"),
-        GroupValue(
+        Group(
+            group_id="st14061440614",
+            state=GroupState.STABLE,
             protocol_type="consumer",
             generation=1,
             protocol="range",
-            leader="a-4e49ff3b-3af1-442a-b343-58281ccbe30c",
+            leader=STATIC_ID,
             state_since_ms=0x1A1FF44D2DF,
-            members=(
-                Member(
-                    member_id="a-4e49ff3b-3af1-442a-b343-58281ccbe30c",
+            members={
+                STATIC_ID: Member(
+                    member_id=STATIC_ID,
                     instance_id="a",
                     client_id="c",
                     client_host="/127.0.0.1",
@@ -404,8 +415,8 @@ KAFKA_RECORDS = [
                     session_timeout_ms=10_000,
                     protocols=(("range", messages.SUBSCRIPTION),),
                     assignment=b"A",
-                ),
-            ),
+                )
+            },
         ),
     ),
 ]
@@ -413,11 +424,12 @@ KAFKA_RECORDS = [
 
 @pytest.mark.parametrize(("key", "value", "named", "said"), KAFKA_RECORDS, ids=["empty", "id", "static"])
 def test_records_of_kafka_are_read_and_written_the_same(
-    key: str, value: str, named: GroupKey | OffsetKey, said: GroupValue | OffsetValue
+    key: str, value: str, named: GroupKey | OffsetKey, said: Group | OffsetValue
 ) -> None:
     assert decode_key(bytes.fromhex(key)) == named
-    assert type(said).decode(bytes.fromhex(value)) == said
-    assert (named.encode().hex(), said.encode().hex()) == (key, value)
+    data = bytes.fromhex(value)
+    assert (decode_offset(data) if isinstance(said, OffsetValue) else decode_group(named.group_id, data)) == said
+    assert (named.encode().hex(), encode_value(said).hex()) == (key, value)
 
 
 def test_records_of_the_newer_protocol_are_none_of_ours() -> None:
@@ -425,8 +437,8 @@ def test_records_of_the_newer_protocol_are_none_of_ours() -> None:
     assert decode_key(struct.pack(">h", 3) + b"\0\x01g") is None
 
 
-@pytest.mark.parametrize("kind", [OffsetValue, GroupValue])
+@pytest.mark.parametrize("decode", [decode_offset, partial(decode_group, "g")], ids=["offset", "group"])
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\x09", b"\xff\xff", b"\0\x03\0", b"\0\x04\0\0"])
-def test_garbage_is_refused(kind: type[OffsetValue | GroupValue], data: bytes) -> None:
+def test_garbage_is_refused(decode: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="the log of group offsets"):
-        kind.decode(data)
+        decode(data)

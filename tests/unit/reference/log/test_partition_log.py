@@ -13,8 +13,8 @@ from hypothesis import given, strategies as st
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.log.partition_log import NOT_FOUND, FoundOffset, Isolation, LogSettings, PartitionLog
-from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
+from spark_2pc_sink.reference.storage.segmented_log import LogFailedError
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, read_back, seen
 from tests.unit.reference.waiting import present
 

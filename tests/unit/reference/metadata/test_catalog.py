@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.metadata.acls import Acl
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic, write_checked
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
-from spark_2pc_sink.reference.storage.errors import ShortLogError
+from spark_2pc_sink.reference.storage.segmented_log import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 from tests.unit.reference.waiting import present

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_2pc_sink import metrics_server as served
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
-from spark_2pc_sink.reference.coordinator.states import StateId
+from spark_2pc_sink.reference.coordinator.states import CoordinatorState, StateId
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics

@@ -22,6 +22,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.storage import segmented_log
 from spark_2pc_sink.reference.storage.batches import (
+    BatchError,
     build_batch,
     build_marker,
     decode_records,
@@ -31,10 +32,8 @@ from spark_2pc_sink.reference.storage.batches import (
     read_marker,
     stamp_batch,
 )
-from spark_2pc_sink.reference.storage.errors import BatchError, CorruptLogError
 from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore, MemoryStore, SegmentStore
-from spark_2pc_sink.reference.storage.group_sync import GroupSync
-from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.reference.storage.segmented_log import CorruptLogError, GroupSync, SegmentedLog
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, StoredMarker, read_header
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import Compression, compress
@@ -393,7 +392,7 @@ class SlowDisk:
         self.count = 0
         monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
         # Always in a thread.
-        monkeypatch.setattr("spark_2pc_sink.reference.storage.group_sync.INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr("spark_2pc_sink.reference.storage.segmented_log.INLINE_SECONDS_MAX", -1.0)
 
     def _sync(self) -> None:
         self.count += 1

@@ -12,12 +12,11 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply
-from spark_2pc_sink.reference.coordinator.states import StateId
+from spark_2pc_sink.reference.coordinator.states import Settings, StateId
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
-from spark_2pc_sink.reference.storage.errors import UnreadableRecordError
+from spark_2pc_sink.reference.log.partition_log import UnreadableRecordError
 from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, Background
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
 from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, known, node, seeded

@@ -31,8 +31,7 @@ from spark_2pc_sink.sink.driver.on_decide import run_on_decide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
 from spark_2pc_sink.sink.job.calling_query import check_is_batch
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
-from spark_2pc_sink.sink.job.lane_columns import rows_of
-from spark_2pc_sink.sink.job.lane_expressions import LaneExpressions
+from spark_2pc_sink.sink.job.lane_columns import LaneExpressions, rows_of
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch, TaskJobs
 from spark_2pc_sink.sink.job.table_loader import LaneTables

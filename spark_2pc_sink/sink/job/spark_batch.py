@@ -18,10 +18,10 @@ from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions
 from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay
-from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
+from spark_2pc_sink.sink.job.filtered_batch import BadRowSearch, FilteredBatch, is_about_rows
 from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskResults, add_up, read_results
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-    from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import LaneTables

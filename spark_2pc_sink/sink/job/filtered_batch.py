@@ -39,8 +39,7 @@ from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
 from spark_2pc_sink.sink.spark_sql import literal, quoted
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-from spark_2pc_sink.sink.stream.background_task import BackgroundTask, attempt_threads
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, BackgroundTask, attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt
 
 if TYPE_CHECKING:

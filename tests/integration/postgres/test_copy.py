@@ -26,8 +26,7 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, Constrain
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableCopy
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
-from spark_2pc_sink.sink.stream.background_task import attempt_threads
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream, attempt_threads
 from spark_2pc_sink.testing import wait_until
 from tests.harness.providers import Database
 from tests.harness.streams import session_settings

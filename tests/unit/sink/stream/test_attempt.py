@@ -27,8 +27,7 @@ from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_forwarder import Forwarded, ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.stream import attempt_input
-from spark_2pc_sink.sink.stream.attempt_input import LocalStream
-from spark_2pc_sink.sink.stream.background_task import attempt_threads
+from spark_2pc_sink.sink.stream.attempt_input import LocalStream, attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

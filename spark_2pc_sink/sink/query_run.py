@@ -7,18 +7,20 @@ openlineage-python sends them in a thread, so an unresponsive server delays no b
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import make_url
 
 from jdbc_state import Actor, SqlStateStore
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
@@ -26,28 +28,17 @@ from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import BatchRules, Sides
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunIds, Sides
 from spark_2pc_sink.sink.driver.on_decide import run_on_decide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
-from spark_2pc_sink.sink.job.calling_query import check_is_batch
+from spark_2pc_sink.sink.job.calling_query import CallingQuery, check_is_batch
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
-from spark_2pc_sink.sink.job.lane_columns import LaneExpressions, rows_of
+from spark_2pc_sink.sink.job.lane_columns import LaneExpressions, LaneWork, rows_of
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch, TaskJobs
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.records.record_side import RecordSide
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.sink.driver.batch_values import RunIds
-    from spark_2pc_sink.sink.job.calling_query import CallingQuery
-    from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.report import BatchReport
-
+from spark_2pc_sink.sink.report import BatchReport
 
 #: Distinguishes actions of a job from an operator's commands.
 _PROGRAM: Final = "job"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jdbc_state import StateRow
 from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.model import lost_commits_error
@@ -33,23 +34,18 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
-from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_topics
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
-from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.recipe.steps import Observer, Step
+from spark_2pc_sink.recovery.recovery import Recovered
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome, Replay, TransactionTicket
+from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
-    from jdbc_state import StateRow
-    from spark_2pc_sink.ids import ProducerIdAndEpoch
-    from spark_2pc_sink.recipe.kept_records import WrittenRecords
-    from spark_2pc_sink.recipe.steps import Observer
-    from spark_2pc_sink.recovery.recovery import Recovered
     from spark_2pc_sink.sink.driver.batch_values import BatchRules, BatchWork, Decided, Produced, RunOfQuery, Sides
-    from spark_2pc_sink.sink.report import BatchReport
-
 
 _REFUSED: Final = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
 #: Errors that retrying the batch cannot fix.

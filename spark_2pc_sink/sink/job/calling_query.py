@@ -14,22 +14,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
 
+from pyspark.sql import DataFrame, SparkSession
+
 from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.driver.batch_values import RunIds, RunOfQuery
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-    from spark_2pc_sink.errors import ConfigurationError
 
 
 def current_query(spark: SparkSession) -> str:

@@ -13,9 +13,12 @@ actions end early only because of rows.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
+
+from pyspark.sql import DataFrame, SparkSession
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.options.settings import HIDDEN, refused
@@ -24,12 +27,6 @@ from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.job.batch_size import FIRST_BYTES_MAX
 from spark_2pc_sink.sink.job.calling_query import CallingQuery, current_query, lag_of
 from spark_2pc_sink.sink.job.session_facts import elements_of, refuse_unrepeatable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _log = sink_log(__name__)
 

@@ -23,24 +23,21 @@ from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
 from spark_2pc_sink.serialisation.columns import NotEncodableError
-from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
+from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import key_values
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
-from spark_2pc_sink.sink.records.topics import TopicRefusedError
+from spark_2pc_sink.sink.records.topics import TopicRefusedError, Topics
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
 from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, content_digest
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests, content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from spark_2pc_sink.serialisation.serialiser import Serialiser
-    from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
-    from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

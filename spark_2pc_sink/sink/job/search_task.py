@@ -7,26 +7,22 @@ found, with the reason of its refusal. Rows that can be encoded may be sent to t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import DataError
+from spark_2pc_sink.errors import DataError, RecordRefusedError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, find_refused, name_of, pack_rows, row_names
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
-from spark_2pc_sink.sink.job.task_plan import TaskReceipt
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
+from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pyarrow as pa
-
-    from spark_2pc_sink.errors import RecordRefusedError
-    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
-    from spark_2pc_sink.sink.stream.task_stream import TaskStream
-    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,18 @@ import re
 import shutil
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError
+from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_2pc_sink.options import SinkOptions
-
 
 #: Py4J's modules that log calls and answers, and the logger of Spark Connect.
 _PY4J: Final = ("py4j.clientserver", "py4j.java_gateway")

@@ -7,49 +7,39 @@ still run. The few rows of a small batch are collected, and encoded here by the 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from spark_2pc_sink.clock import now_ms
+from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy import Connection
+
+from spark_2pc_sink.clock import Clock, now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions
-from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.job.filtered_batch import BadRowSearch, FilteredBatch, is_about_rows
-from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
-from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
-from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskResults, add_up, read_results
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, ordered, rows_of, selected
+from spark_2pc_sink.sink.job.session_facts import SessionFacts, session_facts, stream_endpoint
+from spark_2pc_sink.sink.job.table_loader import LaneTables
+from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskReceipt, TaskResults
+from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
+from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
 from spark_2pc_sink.sink.records.topics import Topics
+from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
-from spark_2pc_sink.sink.stream.attempt_input import LocalStream, attempt_threads
-from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream, attempt_threads
+from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamLimits, StreamListener
+from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-    from sqlalchemy import Connection
-
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-    from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.job.session_facts import SessionFacts
-    from spark_2pc_sink.sink.job.table_loader import LaneTables
-    from spark_2pc_sink.sink.job.task_plan import TaskReceipt
-    from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
-    from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
-    from spark_2pc_sink.sink.report import WrittenRows
-    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-    from spark_2pc_sink.sink.stream.listener import StreamAttempt
-    from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 
 #: A connection that waits for rows sends a query to the server after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3
@@ -81,7 +71,7 @@ class TaskJobs:
             names = frame.columns
             frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))
         function = task_function(task, plan, self._transactional_id, names)
-        return read_results(frame.mapInArrow(function, RESULT_DDL).toArrow())
+        return TaskResults.read(frame.mapInArrow(function, RESULT_DDL).toArrow())
 
     def note_failure(self) -> None:
         """A batch has failed for good: the query ends, and another one may need the port."""
@@ -237,7 +227,7 @@ class SparkBatch:
         forwarder = self._records.forwarder(source, ticket, topics)
         with attempt_threads(source, forwarder.task):
             batches = table.combine_chunks().to_batches()
-            results = add_up([encode(batches, plan, TaskIdentity(0, 0), LocalStream(source))])
+            results = TaskResults.of([encode(batches, plan, TaskIdentity(0, 0), LocalStream(source))])
             forwarded = _forwarded(results, source, forwarder)
         self._jobs.arrow.forget()
         self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=True)

@@ -13,13 +13,14 @@ import socket
 import ssl
 import tempfile
 import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, RemoteProtocolError
@@ -33,9 +34,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     StreamAddress,
     packed_message,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 #: Frames of all tasks together. Half of it waits for the consumers (see `attempt_input`): a quarter of a second of work
 #: for PostgreSQL, which should not have much more left when the tasks end.

@@ -19,13 +19,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.wire.record_batch import EncodedBatch
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests
 
 TOKEN_BYTES: Final = 32
 #: A sender collects small pieces of rows into frames of this size.

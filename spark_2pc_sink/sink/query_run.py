@@ -74,15 +74,11 @@ class QueryRun:
         self._times = StepTimes(clock, self._spans.reached)
         namespace = options.openlineage_namespace
         self._lineage = None if namespace is None else Lineage(namespace, options, query.ids, clock)
-        self._driver = self._new_driver(clock)
-
-    def _new_driver(self, clock: Clock) -> BatchDriver:
-        options = self._options
         kafka = TransactionClient(self._sides.records.cluster, options.transactional_id, options.kafka)
         recovery = Recovery(options, kafka=kafka, store=self._store, clock=clock, topics=options.all_topics)
-        return BatchDriver(
+        self._driver = BatchDriver(
             Sides(recovery, kafka, self._store, clock),
-            self.query,
+            query,
             BatchRules(
                 options.transactional_id,
                 options.batch_attempts_max,
@@ -170,9 +166,7 @@ _POSTGRES_PORT: Final = 5432
 class Lineage:
     """The events of one run: START, RUNNING with the amounts written since the previous event, then COMPLETE or FAIL.
 
-    Args:
-        namespace: namespace of the job, whose name is the transactional id.
-        clock: measures the time between events.
+    The job in the namespace is named by the transactional id.
 
     Raises:
         MissingExtraError: openlineage-python is not installed.

@@ -375,9 +375,7 @@ class BatchDriver:
                 if attempt is None or not attempt.in_doubt:
                     raise error from second
                 raise InDoubtError(
-                    transactional_id=self._transactional_id,
-                    prepared=str(attempt.ticket.producer),
-                    detail=str(second),
+                    transactional_id=self._transactional_id, prepared=str(attempt.ticket.producer), detail=str(second)
                 ) from second
             else:
                 return

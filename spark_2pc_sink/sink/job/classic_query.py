@@ -87,24 +87,12 @@ def _private(execution: Any, name: str) -> Any | None:
     return None
 
 
-#: Spark's plan of a batch passed to foreachBatch: its rows, already planned.
-_ROWS: Final = "LogicalRDD"
 #: Plans that pass each row on as it arrives.
-_STRAIGHT: Final = frozenset(
-    {
-        _ROWS,
-        "Project",
-        "SubqueryAlias",
-        "EventTimeWatermark",
-        "WriteToMicroBatchDataSource",
-        "WriteToMicroBatchDataSourceV1",
-        "StreamingRelation",
-        "StreamingExecutionRelation",
-        "StreamingRelationV2",
-        "StreamingDataSourceV2Relation",
-        "StreamingDataSourceV2ScanRelation",
-    }
-)
+_STRAIGHT: Final = {
+    *("LogicalRDD", "Project", "SubqueryAlias", "EventTimeWatermark"),  # the first: rows of a batch, already planned
+    *("WriteToMicroBatchDataSource", "WriteToMicroBatchDataSourceV1", "StreamingRelation", "StreamingRelationV2"),
+    *("StreamingExecutionRelation", "StreamingDataSourceV2Relation", "StreamingDataSourceV2ScanRelation"),
+}
 #: No batch has as much: 1 PiB.
 _UNKNOWN_BYTES_MIN: Final = 2**50
 

@@ -11,7 +11,7 @@ failed batch incurs this cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, Window, functions as F
@@ -28,7 +28,7 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, BadRow, BadRows, LookedUpRow, RefusedRow
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, BadRows, LookedUpRow, RefusedRow
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
@@ -88,7 +88,16 @@ class FilteredBatch:
         looked_up = self._looked_up(found)
         identities = {self._name(row): row.identity for row in looked_up}
         if found.keys() - identities.keys():
-            raise _other_rows(next(iter(found.values())))
+            lost = next(iter(found.values()))
+            raise ConfigurationError(
+                option="bad_rows",
+                value="dead_letter",
+                rule=f"the batch has different rows each time Spark reads it, so the row that {lost.output} refused "
+                f"({lost.reason}) cannot be found again",
+                remedy="make every column depend on the source data only: a UDF must return the same result for the "
+                "same arguments, without random numbers, the time, or a service whose answers vary. Or write "
+                "the results of such a UDF to a table or topic first, and read that in this stream",
+            )
         if len(identities) < len(looked_up):
             self.exact = True
             return True
@@ -138,18 +147,6 @@ class FilteredBatch:
 
     def _name(self, row: LookedUpRow) -> str:
         return row.identity if self.exact else row.fingerprint
-
-
-def _other_rows(refused: BadRow) -> ConfigurationError:
-    return ConfigurationError(
-        option="bad_rows",
-        value="dead_letter",
-        rule=f"the batch has different rows each time Spark reads it, so the row that {refused.output} refused "
-        f"({refused.reason}) cannot be found again",
-        remedy="make every column depend on the source data only: a UDF must return the same result for the "
-        "same arguments, without random numbers, the time, or a service whose answers vary. Or write "
-        "the results of such a UDF to a table or topic first, and read that in this stream",
-    )
 
 
 def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
@@ -208,29 +205,20 @@ def is_about_rows(error: Exception) -> bool:
     return isinstance(error, (RecordRefusedError, RecordTooLargeError, UnstorableValueError, ConstraintError))
 
 
+@dataclass(frozen=True)
 class BadRowSearch:
     """Looks for bad rows in one batch.
 
-    Args:
+    Attributes:
         lanes: the sink's lanes, each with its tasks' work as if it were the only one.
         most: stop once more rows than this are refused.
     """
 
-    def __init__(
-        self,
-        batch: FilteredBatch,
-        lanes: Sequence[tuple[LaneWork, TaskPlan]],
-        jobs: TaskJobs,
-        forwarder: Callable[[AttemptInput], RecordForwarder],
-        *,
-        most: int,
-    ) -> None:
-        self._batch = batch.frame
-        self._lanes = lanes
-        self._jobs = jobs
-        self._forwarder = forwarder
-        self._most = most
-        self._name_sql = identity_sql if batch.exact else fingerprint_sql
+    batch: FilteredBatch
+    lanes: Sequence[tuple[LaneWork, TaskPlan]]
+    jobs: TaskJobs
+    forwarder: Callable[[AttemptInput], RecordForwarder]
+    most: int
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Find the rows for which an attempt failed; returns the refused rows of each lane."""
@@ -238,9 +226,9 @@ class BadRowSearch:
             return self._by_database(open_decision)
         refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None
         found: list[list[RefusedRow]] = []
-        for lane, plan in self._lanes:
-            with self._jobs.listener.open_attempt() as source, attempt_threads(source, self._forwarder(source).task):
-                results = self._search(lane, plan, source, staged=False, refusal=refusal)
+        for lane, plan in self.lanes:
+            with self.jobs.listener.open_attempt() as source, attempt_threads(source, self.forwarder(source).task):
+                results = self._search(lane, plan, source, refusal, staged=False)
             found.append([row for receipt in results.receipts for row in receipt.refused])
         return found
 
@@ -248,15 +236,15 @@ class BadRowSearch:
         """Try all tables in one transaction, since rows of one may refer to another's."""
         connection = open_decision()
         tables: list[TableSift] = []
-        for lane, plan in self._lanes:
+        for lane, plan in self.lanes:
             if lane.loader is None or lane.lane.rows is None:
                 continue
             table = f"table {lane.lane.rows.table}"
-            tables.append(TableSift(connection, lane.loader.table, output=table, most=self._most))
-            with self._jobs.listener.open_attempt() as source:
+            tables.append(TableSift(connection, lane.loader.table, output=table, most=self.most))
+            with self.jobs.listener.open_attempt() as source:
                 trying = _trying(source, lane.lane.index, tables[-1], connection)
-                with attempt_threads(source, trying, self._forwarder(source).task):
-                    self._search(lane, plan, source, staged=True)
+                with attempt_threads(source, trying, self.forwarder(source).task):
+                    self._search(lane, plan, source, None, staged=True)
             if tables[-1].too_many:
                 break
         else:
@@ -265,26 +253,21 @@ class BadRowSearch:
         return [each.refused for each in tables]
 
     def _search(
-        self,
-        lane: LaneWork,
-        plan: TaskPlan,
-        source: StreamAttempt,
-        *,
-        staged: bool,
-        refusal: RecordRefusedError | None = None,
+        self, lane: LaneWork, plan: TaskPlan, source: StreamAttempt, refusal: RecordRefusedError | None, *, staged: bool
     ) -> TaskResults:
         table = "" if lane.lane.rows is None else lane.lane.rows.table
-        search = SearchPlan(replace(plan, stream=source.address), staged, table, self._most, refusal)
-        results = self._jobs.run(self._rows_of(lane, staged=staged), run_search_task, search)
+        search = SearchPlan(replace(plan, stream=source.address), staged, table, self.most, refusal)
+        results = self.jobs.run(self._rows_of(lane, staged=staged), run_search_task, search)
         source.close_input()
         results.check_arrived(source.finished)
         return results
 
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
         """The input of tasks for a lane, with the columns of `bad_row`, which are not among the lane's expressions."""
-        batch, name = self._batch, packed_name(lane.lane.index)
-        identity = f"{self._name_sql(batch.schema)} AS {IDENTITY}"
-        packed = batch.coalesce(self._jobs.facts.tasks_at_once()).selectExpr(
+        batch, name = self.batch.frame, packed_name(lane.lane.index)
+        name_sql = identity_sql if self.batch.exact else fingerprint_sql
+        identity = f"{name_sql(batch.schema)} AS {IDENTITY}"
+        packed = batch.coalesce(self.jobs.facts.tasks_at_once()).selectExpr(
             lane.packed(batch, kafka_only=False), identity, f"monotonically_increasing_id() AS {NUMBER}"
         )
         if lane.lane.source.explosion is None:
@@ -305,10 +288,6 @@ class BadRowSearch:
             if lane.lane.rows.delete_when is not None:
                 carries &= ~F.col(DELETE_COLUMN)
             known = F.last(F.when(carries, value), ignorenulls=True).over(earlier)
-            rows = rows.withColumns(
-                {
-                    name: known["of"],
-                    UNCHANGED_COLUMN: F.overlay(flags, F.when(known.isNull(), "1").otherwise("0"), F.lit(place)),
-                }
-            )
-        return rows.coalesce(self._jobs.facts.tasks_at_once())
+            flag = F.when(known.isNull(), "1").otherwise("0")
+            rows = rows.withColumns({name: known["of"], UNCHANGED_COLUMN: F.overlay(flags, flag, F.lit(place))})
+        return rows.coalesce(self.jobs.facts.tasks_at_once())

@@ -53,15 +53,21 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
     """The rows of a source, with the columns of the batch and, in addition, the element of an array."""
     frame, explosion = batch, source.explosion
     if explosion is not None:
-        _check_array(batch, explosion.array)
+        array, kind = explosion.array, type_of(batch, "rows", explosion.array)
+        if not isinstance(kind, ArrayType):
+            remedy = "explode an array"
+            if isinstance(kind, MapType):
+                entries = f"explode(map_entries({array})) AS entry"
+                remedy = f"explode its entries: rows='{entries}', with entry.key and entry.value"
+            raise refused("rows", array, f"its type is {kind.simpleString()}; explode needs an array", remedy)
         if explosion.name.casefold() in (name.casefold() for name in batch.columns):
             rule = f"the batch has a column {explosion.name!r}, and the element would have the same name"
             raise refused("rows", source.rows, rule, "choose another name after AS")
-        frame = batch.selectExpr("*", f"explode({explosion.array}) AS {quoted(explosion.name)}")
+        frame = batch.selectExpr("*", f"explode({array}) AS {quoted(explosion.name)}")
     if source.where is not None:
-        kind = type_of(frame, "where", source.where).simpleString()
-        if kind != "boolean":
-            rule = f"its type is {kind}; a condition must be boolean"
+        condition = type_of(frame, "where", source.where).simpleString()
+        if condition != "boolean":
+            rule = f"its type is {condition}; a condition must be boolean"
             raise refused("where", source.where, rule, "compare it with something, for example where='amount > 0'")
         frame = frame.where(source.where)
     return frame
@@ -71,42 +77,12 @@ def packed_name(lane: int) -> str:
     return f"_2pc_lane_{lane}"
 
 
-def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: int) -> str:
-    """SQL over the batch for the rows of a lane, with the name of its column."""
-    explosion, where = source.explosion, source.where
-    if explosion is None:
-        rows = f"struct({', '.join(selected)})"
-        rows = rows if where is None else f"CASE WHEN ({where}) THEN {rows} END"
-    else:
-        # A lambda resolves its own names first, so the element's name means the same as in `rows_of`; a star does not.
-        name = quoted(explosion.name)
-        everything = ", ".join([*map(quoted, batch.columns), name])
-        elements = f"({explosion.array})"
-        if where is not None:
-            elements = f"filter({elements}, {name} -> ({with_columns_for_star(where, everything)}))"
-        columns = with_columns_for_star(", ".join(selected), everything)
-        if "*" in columns:
-            columns = with_fields_for_star(f"({columns})", explosion.name, _fields_of(batch, explosion))[1:-1]
-        rows = f"transform({elements}, {name} -> struct({columns}))"
-    return f"{rows} AS {packed_name(lane)}"
-
-
 def _fields_of(batch: DataFrame, explosion: Explosion) -> str:
     """The fields of the element as a list; the element itself if it has none, which Spark refuses before a star."""
     kind, name = type_of(batch, "rows", explosion.array), quoted(explosion.name)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return f"{name}.*"
     return ", ".join(f"{name}.{quoted(field)}" for field in kind.elementType.names)
-
-
-def _check_array(batch: DataFrame, array: str) -> None:
-    kind = type_of(batch, "rows", array)
-    if isinstance(kind, ArrayType):
-        return
-    remedy = "explode an array"
-    if isinstance(kind, MapType):
-        remedy = f"explode its entries: rows='explode(map_entries({array})) AS entry', with entry.key and entry.value"
-    raise refused("rows", array, f"its type is {kind.simpleString()}; explode needs an array", remedy)
 
 
 def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
@@ -207,8 +183,24 @@ class LaneWork:
         return rows if everything else rows.selectExpr(*columns)
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
-        """The same as SQL for one column of the batch, next to those of other lanes."""
-        return packed(batch, self.lane.source, self._columns(kafka_only=kafka_only), self.lane.index)
+        """The same as SQL for one column of the batch, next to those of other lanes, with the column's name."""
+        explosion, where = self.lane.source.explosion, self.lane.source.where
+        columns = ", ".join(self._columns(kafka_only=kafka_only))
+        if explosion is None:
+            rows = f"struct({columns})"
+            rows = rows if where is None else f"CASE WHEN ({where}) THEN {rows} END"
+        else:
+            # A lambda resolves its own names first, so the element's name means the same as in `rows_of`; not a star.
+            name = quoted(explosion.name)
+            everything = ", ".join([*map(quoted, batch.columns), name])
+            elements = f"({explosion.array})"
+            if where is not None:
+                elements = f"filter({elements}, {name} -> ({with_columns_for_star(where, everything)}))"
+            columns = with_columns_for_star(columns, everything)
+            if "*" in columns:
+                columns = with_fields_for_star(f"({columns})", explosion.name, _fields_of(batch, explosion))[1:-1]
+            rows = f"transform({elements}, {name} -> struct({columns}))"
+        return f"{rows} AS {packed_name(self.lane.index)}"
 
     def _columns(self, *, kafka_only: bool) -> list[str]:
         # A lane without records needs its table's columns for its digest even in a resend.

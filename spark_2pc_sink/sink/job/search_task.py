@@ -68,12 +68,7 @@ class _SearchTask:
             if len(self._refused) > self._plan.most:
                 break
         self._stream.finish()
-        return TaskReceipt(
-            *self._identity,
-            rows=self._rows,
-            refused=tuple(self._refused),
-            sent=self._stream.totals,
-        )
+        return TaskReceipt(*self._identity, rows=self._rows, refused=tuple(self._refused), sent=self._stream.totals)
 
     def _search(self, batch: pa.RecordBatch) -> None:
         names = row_names(batch)

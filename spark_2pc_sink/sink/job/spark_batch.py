@@ -184,7 +184,7 @@ class SparkBatch:
             list(zip(self._lanes, alone, strict=True)),
             self._jobs,
             lambda source: self._records.forwarder(source, None, topics),
-            most=self._options.max_bad_rows.rows,
+            self._options.max_bad_rows.rows,
         )
         with self._described("look for bad rows"):
             return self._batch.leave_out(search.run(error, open_decision))

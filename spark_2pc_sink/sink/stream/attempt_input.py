@@ -143,13 +143,9 @@ HOLD_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class Ended(Enum):
-    """The type of `ENDED`."""
+    """Returned by `AttemptInput.take` when there is no more input."""
 
     ENDED = "ended"
-
-
-#: Returned by `AttemptInput.take` when there is no more input.
-ENDED: Final = Ended.ENDED
 
 
 class StaleTaskError(BatchRetryError):
@@ -225,7 +221,7 @@ class AttemptInput:
                 if self._queues[kind]:
                     return self._queues[kind].popleft()
                 if self._input_closed:
-                    return ENDED
+                    return Ended.ENDED
                 left_s = end_s - monotonic()
                 if left_s <= 0:
                     return None
@@ -245,7 +241,7 @@ class AttemptInput:
             self._wake()
 
     def close_input(self) -> None:
-        """The job is over: no more tasks are admitted, and `take` returns `ENDED` when its queue is empty."""
+        """The job is over: no more tasks are admitted, and `take` returns `Ended` when its queue is empty."""
         with self._changed:
             self._input_closed = True
             self._changed.notify_all()
@@ -378,10 +374,9 @@ class AttemptInput:
     def wait_for_answer(self, sender: Sender) -> bytes:
         """As `taken_answer`, for a sender of this process."""
         with self._changed:
-            while (reply := sender.answer) is None:
+            while (reply := self.taken_answer(sender)) is None:
                 self._check()
                 self._changed.wait()
-            sender.answer = None
             return reply
 
     def lost(self, sender: Sender) -> None:

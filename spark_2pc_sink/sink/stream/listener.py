@@ -434,11 +434,7 @@ class StreamListener:
                             other.close()
                     server = _bound(endpoint)
                 address = StreamAddress(
-                    endpoint.host.strip("[]"),
-                    server.getsockname()[1],
-                    b"",
-                    certificate,
-                    self._limits.io_deadline_s,
+                    endpoint.host.strip("[]"), server.getsockname()[1], b"", certificate, self._limits.io_deadline_s
                 )
                 connections = ListenerThread(server, tls, self._limits, self._attempt_of, self._failed)
                 self._listening = connections, address
@@ -505,11 +501,8 @@ def _made_certificate() -> tuple[ssl.SSLContext, str]:
     )
     certificate = made.public_bytes(serialization.Encoding.PEM)
     password = secrets.token_bytes(TOKEN_BYTES).hex().encode()
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password),
-    )
+    encryption = serialization.BestAvailableEncryption(password)
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0

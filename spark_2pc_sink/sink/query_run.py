@@ -45,8 +45,6 @@ _PROGRAM: Final = "job"
 
 
 class QueryRun:
-    """One run of one query."""
-
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
         install_log_filter()
         self.query = query
@@ -62,19 +60,15 @@ class QueryRun:
         )
         # All share the same connections and take turns: one is kept.
         self._dead_letters = DeadLetters(options, self._store.database, query.ids.query_id)
-        self._sides = RunSides(
-            options,
-            TaskJobs(spark, options, query.is_running),
-            RecordSide(options, query.ids.query_id, clock),
-            LaneTables(options, self._store.database),
-            clock,
-        )
-        self._lanes = LaneExpressions(options, self._sides.jobs.facts, self._sides.tables.loaders)
+        jobs = TaskJobs(spark, options, query.is_running)
+        records = RecordSide(options, query.ids.query_id, clock)
+        self._sides = RunSides(options, jobs, records, LaneTables(options, self._store.database), clock)
+        self._lanes = LaneExpressions(options, jobs.facts, self._sides.tables.loaders)
         self._spans = BatchSpans(options.transactional_id)
         self._times = StepTimes(clock, self._spans.reached)
         namespace = options.openlineage_namespace
         self._lineage = None if namespace is None else Lineage(namespace, options, query.ids, clock)
-        kafka = TransactionClient(self._sides.records.cluster, options.transactional_id, options.kafka)
+        kafka = TransactionClient(records.cluster, options.transactional_id, options.kafka)
         recovery = Recovery(options, kafka=kafka, store=self._store, clock=clock, topics=options.all_topics)
         self._driver = BatchDriver(
             Sides(recovery, kafka, self._store, clock),

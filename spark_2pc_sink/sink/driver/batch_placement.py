@@ -167,12 +167,13 @@ def _placed(row: StateRow, batch_id: int) -> Placement | Halt:
 
 
 def _halted(row: StateRow, halt: Halt) -> HaltError:
+    database_side = f"batch {row.batch_id}, {row.status}"
+    if row.batch_id is None:
+        database_side = f"the state row of {row.transactional_id!r} has no batch yet"
     return HaltError(
         transactional_id=row.transactional_id,
         cause=halt.cause,
-        database_side=f"the state row of {row.transactional_id!r} has no batch yet"
-        if row.batch_id is None
-        else f"batch {row.batch_id}, {row.status}",
+        database_side=database_side,
         kafka_side="nothing in doubt",
         reason=halt.reason,
         facts=halt.facts,

@@ -76,8 +76,6 @@ _REPORTED = (
 
 
 class BatchSpans:
-    """The spans of a run."""
-
     def __init__(self, transactional_id: str) -> None:
         self._transactional_id = transactional_id
         self._tracer: Tracer | None = None

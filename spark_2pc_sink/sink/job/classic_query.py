@@ -220,11 +220,8 @@ class ClassicQuery(CallingQuery):
         query_id = current_query(spark)
         execution = stream_execution(spark, query_id)
         # Without an execution the thread's job group is the run's id, unless the job has set its own.
-        run_id = (
-            spark.sparkContext.getLocalProperty("spark.jobGroup.id")
-            if execution is None
-            else execution.runId().toString()
-        )
+        local: Any = spark.sparkContext.getLocalProperty
+        run_id = local("spark.jobGroup.id") if execution is None else execution.runId().toString()
         return cls(spark, RunIds(query_id, str(run_id)), execution)
 
     def is_current_run(self, spark: SparkSession) -> bool:

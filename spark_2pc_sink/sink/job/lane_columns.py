@@ -98,10 +98,7 @@ def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = (
         record_columns.TOMBSTONE: expressions.tombstone and true_sql(expressions.tombstone),
     }
     made = [each.select(json_columns) for each in expressions.json_made]
-    return [
-        *(f"{sql} AS {name}" for name, sql in parts.items() if sql is not None),
-        *(sql for sql in made if sql is not None),
-    ]
+    return [*(f"{sql} AS {name}" for name, sql in parts.items() if sql is not None), *filter(None, made)]
 
 
 def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:

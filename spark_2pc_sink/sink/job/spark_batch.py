@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -151,17 +152,14 @@ class SparkBatch:
             self._jobs.listener.open_attempt() as source,
             ExitStack() as abandoned,
         ):
-            copy = TableCopy(
-                source,
-                open_decision,
-                # A resend has no rows.
-                () if ticket.kafka_only else self._tables.targets(),
-                idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
-                early=self._jobs.small_batches.expected,
-            )
+            # A resend has no rows.
+            targets = () if ticket.kafka_only else self._tables.targets()
+            idle_s = self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE
+            small = self._jobs.small_batches.expected
+            copy = TableCopy(source, open_decision, targets, idle_s=idle_s, early=small)
             abandoned.callback(copy.close)
             with attempt_threads(source, copy.task):
-                found = self._run_here(ticket, source) if self._jobs.small_batches.expected else None
+                found = self._run_here(ticket, source) if small else None
                 results, forwarded = found or self._run_in_tasks(ticket, source)
                 # Rows are still being copied meanwhile.
                 letters = self._records.dead_letter_topic.send(ticket, self._batch.bad_rows, self._batch.batch_id)
@@ -179,13 +177,9 @@ class SparkBatch:
         topics = self._records.known_after(error)
         plan = self._plan(topics, kafka_only=False)
         alone = [replace(plan, lanes=(replace(lane, packed=None, leaves_out=False),)) for lane in plan.lanes]
-        search = BadRowSearch(
-            self._batch,
-            list(zip(self._lanes, alone, strict=True)),
-            self._jobs,
-            lambda source: self._records.forwarder(source, None, topics),
-            self._options.max_bad_rows.rows,
-        )
+        lanes, most = list(zip(self._lanes, alone, strict=True)), self._options.max_bad_rows.rows
+        forwarder = partial(self._records.forwarder, ticket=None, topics=topics)
+        search = BadRowSearch(self._batch, lanes, self._jobs, forwarder, most)
         with self._described("look for bad rows"):
             return self._batch.leave_out(search.run(error, open_decision))
 

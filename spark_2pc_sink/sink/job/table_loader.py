@@ -160,13 +160,8 @@ class TableLoader:
                     return
                 add_columns(connection, missing, target)
                 target = read_target(connection, self._rows)
-            plan = plan_columns(
-                [(field.name, field.dataType) for field in columns],
-                target,
-                self._rows,
-                order=order,
-                expressions=expressions.columns,
-            )
+            kinds = [(field.name, field.dataType) for field in columns]
+            plan = plan_columns(kinds, target, self._rows, order=order, expressions=expressions.columns)
             check_privileges(connection, plan)
             check_condition(connection, plan)
         self.plan = replace(plan, lane=self.lane.index)

@@ -123,7 +123,6 @@ class QueryRun:
         )
 
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
-        """Take one batch through the recipe."""
         self._sides.jobs.facts.check_repeatable(batch, "the batch")
         filtered = FilteredBatch(batch, batch_id, self._options, self._dead_letters)
         lag = self.query.lag()

@@ -129,8 +129,6 @@ class BatchWork(Protocol):
 
 @dataclass(frozen=True)
 class Sides:
-    """The systems that a driver drives."""
-
     recovery: Recovery
     kafka: KafkaSide
     store: StateStore

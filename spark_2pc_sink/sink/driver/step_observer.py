@@ -105,7 +105,6 @@ class BatchSpans:
             self._tracer.start_span(step.name.lower(), start_time=begun_ns).end(self._reached_ns)
 
     def report(self, report: BatchReport) -> None:
-        """Record the outcome of the batch of the current span."""
         if self._span is not None and self._span.is_recording():
             self._span.set_attribute(f"{_PREFIX}.placement", report.placement.name.lower())
             found = {name: getattr(report, name) for name in _REPORTED}

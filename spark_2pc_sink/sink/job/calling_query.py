@@ -142,11 +142,6 @@ def check_frame(frame: DataFrame, batch_id: object) -> None:
 
 _log = sink_log(__name__)
 
-#: Each start of a query has its own Python process.
-_NAMED: Final = (
-    "pass query_name='orders' to DualWriteSink: any name that is always used with this checkpoint, and with no other"
-)
-
 
 class ConnectQuery(CallingQuery):
     """One run of a streaming query, in the process that Spark created for it."""
@@ -173,7 +168,8 @@ class ConnectQuery(CallingQuery):
                 "Spark Connect does not tell a foreachBatch function its query, and the session in which the "
                 f"stream was started {shown}"
             )
-            raise refused("query_name", None, rule, _NAMED)
+            remedy = "pass query_name='orders' to DualWriteSink: any name that is always used with this checkpoint, "
+            raise refused("query_name", None, rule, f"{remedy}and with no other")
         (query,) = active
         return cls(RunIds(str(query.id), _RUN_ID), query)
 

@@ -87,7 +87,11 @@ class _SearchTask:
             if self._lane.sends and not self._plan.staged:
                 self._make_records(completed)
             output = f"table {self._plan.table}"
-            self._encode(completed, names)
+            if self._lane.row_encoder is not None:
+                encoder = CopyEncoder(self._lane.row_encoder)
+                encoded = encoder.encode(completed) + encoder.finish()
+                if self._plan.staged:
+                    self._stream.rows(self._lane.index, pack_rows(names, encoded), names.num_rows)
         except DataError as error:
             return output, error
         return None
@@ -107,12 +111,3 @@ class _SearchTask:
                 contents = contents_of(batch.payload, batch.record_count)
                 if not refusal.contents.isdisjoint(content_digests(contents)):
                     raise refusal
-
-    def _encode(self, rows: pa.RecordBatch, names: pa.RecordBatch) -> None:
-        plan = self._lane.row_encoder
-        if plan is None:
-            return
-        encoder = CopyEncoder(plan)
-        encoded = encoder.encode(rows) + encoder.finish()
-        if self._plan.staged:
-            self._stream.rows(self._lane.index, pack_rows(names, encoded), names.num_rows)

@@ -54,8 +54,6 @@ class FrameKind(IntEnum):
 
 
 class DriverMessage(IntEnum):
-    """A message from the driver to a task."""
-
     WELCOME = 1
     #: The driver is not reading for now, but it is alive.
     ALIVE = 2
@@ -126,7 +124,6 @@ class LaneTotals:
 
     @classmethod
     def of(cls, frame: Frame, batch: EncodedBatch | None) -> LaneTotals:
-        """Totals of one frame, of rows or of a record batch."""
         if batch is None:
             return cls(row_bytes=len(frame.payload), rows=frame.count)
         return cls(record_bytes=len(frame.payload), records=batch.record_count, digest=batch.digest)

@@ -136,7 +136,7 @@ class QueryRun:
                 if self._lineage is not None:
                     self._lineage.end(failed=True)
                 raise
-            report = replace(written, seconds=self._times.total_s, step_seconds=self._times.by_step, **lag)
+            report = replace(written, **self._times.reported, **lag)
             self._spans.report(report)
         if self._lineage is not None:
             self._lineage.wrote(batch, lanes, report)

@@ -27,14 +27,7 @@ from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.spark_side import rows_with
 from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job.calling_query import (
-    Backfill,
-    CallingQuery,
-    ConnectQuery,
-    check_call,
-    check_frame,
-    session_id_here,
-)
+from spark_2pc_sink.sink.job.calling_query import Backfill, CallingQuery, ConnectQuery, check_call, check_frame
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.session_facts import install_log_filter, is_connect
 from spark_2pc_sink.sink.query_run import QueryRun
@@ -313,7 +306,7 @@ class DualWriteSink:
         # Spark Connect pickles the sink where the stream is started, and passes the copy no information about the
         # query. It then logs the request that contains it.
         install_log_filter()
-        return {"_options": self._options, "_started_in": self._started_in or session_id_here()}
+        return {"_options": self._options, "_started_in": self._started_in or ConnectQuery.session_here()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = state["_options"]

@@ -51,13 +51,9 @@ class StepTimes:
         reached(step)
 
     @property
-    def total_s(self) -> float:
-        return self._clock.now_s() - self._begun_s
-
-    @property
-    def by_step(self) -> dict[str, float]:
-        """Seconds before each step, in the order in which they were first reached."""
-        return dict(self._seconds)
+    def reported(self) -> dict[str, Any]:
+        """``seconds`` and ``step_seconds`` of `BatchReport`, the latter in the order in which steps were reached."""
+        return {"seconds": self._clock.now_s() - self._begun_s, "step_seconds": dict(self._seconds)}
 
     @property
     def figures(self) -> Mapping[str, Any]:

@@ -173,6 +173,13 @@ class ConnectQuery(CallingQuery):
         (query,) = active
         return cls(RunIds(str(query.id), _RUN_ID), query)
 
+    @staticmethod
+    def session_here() -> str | None:
+        """The id of this thread's Spark Connect session, in which a stream is started; None without one."""
+        sessions: Any = _connect_sessions()
+        active = None if sessions is None else sessions.getActiveSession()
+        return None if active is None else str(active.session_id)
+
     def check(self) -> None:
         """The client sees neither checkpoint nor trigger, which is logged once."""
         _log.warning(
@@ -186,13 +193,6 @@ class ConnectQuery(CallingQuery):
     def lag(self) -> dict[str, Any]:
         progress: Any = None if self._query is None else self._query.lastProgress
         return {} if progress is None else lag_of(progress.json)
-
-
-def session_id_here() -> str | None:
-    """The id of this thread's Spark Connect session, in which a stream is started; None without one."""
-    session: Any = _connect_sessions()
-    active = None if session is None else session.getActiveSession()
-    return None if active is None else str(active.session_id)
 
 
 def session_by_id(session_id: str) -> SparkSession:

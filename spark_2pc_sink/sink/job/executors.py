@@ -54,8 +54,7 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     """
 
     def run(_: int) -> str:
-        import importlib  # noqa: PLC0415 - this function is all that the executor has
-        import importlib.metadata  # noqa: PLC0415
+        import importlib.metadata  # noqa: PLC0415 - this function is all that the executor has
         import json  # noqa: PLC0415
         import pickle  # noqa: PLC0415
         import socket  # noqa: PLC0415

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,12 +57,6 @@ class TaskJobs:
         self.executors: ExecutorWatch = ExecutorWatch(spark, options.transactional_id, self.facts, self.listener)
         self.small_batches: SmallBatches = SmallBatches()
         self.arrow: ArrowBatchSize = ArrowBatchSize()
-
-    @contextmanager
-    def described(self, step: str) -> Iterator[None]:
-        """Describe the block's jobs in Spark's UI, and name executors that cannot run their tasks."""
-        with self.executors.naming(), self.facts.described(f"{self._transactional_id} {step}"):
-            yield
 
     def run(self, frame: DataFrame, task: Callable[..., TaskReceipt], plan: Any) -> TaskResults:
         """Run one task for each partition of a frame."""
@@ -252,8 +246,12 @@ class SparkBatch:
         rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=kafka_only)
         return ordered(rows, self._lanes, at_once)
 
-    def _described(self, step: str) -> AbstractContextManager[None]:
-        return self._jobs.described(f"batch {self._batch.batch_id}: {step}")
+    @contextmanager
+    def _described(self, step: str) -> Iterator[None]:
+        """Describe the block's jobs in Spark's UI, and name executors that cannot run their tasks."""
+        text = f"{self._options.transactional_id} batch {self._batch.batch_id}: {step}"
+        with self._jobs.executors.naming(), self._jobs.facts.described(text):
+            yield
 
     def _plan(self, topics: KnownTopics, *, kafka_only: bool, stream: StreamAddress | None = None) -> TaskPlan:
         return TaskPlan(

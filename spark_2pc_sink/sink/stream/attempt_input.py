@@ -433,10 +433,10 @@ class AttemptInput:
 class LocalStream(StreamOutput):
     """The output of a batch that the driver encodes itself: the same frames, without a connection."""
 
-    def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
+    def __init__(self, attempt: AttemptInput, task: int = 0) -> None:
         super().__init__()
         self._attempt = attempt
-        self._sender = attempt.admit(task, task_attempt)
+        self._sender = attempt.admit(task, 0)
 
     def _put(self, frame: Frame) -> None:
         self._attempt.wait_for_room(self._sender, frame.frame_bytes)

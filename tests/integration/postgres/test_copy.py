@@ -176,7 +176,7 @@ class Copying:
         self.threads.__exit__(kind, error, trace)
 
     def send(self, task: int, pieces: Sequence[bytes], *, lane: int = 0, count: int = 1) -> None:
-        stream = LocalStream(self.source, task, 7)
+        stream = LocalStream(self.source, task)
         stream.rows(lane, b"".join(pieces), count)
         stream.finish()
 

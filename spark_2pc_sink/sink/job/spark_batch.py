@@ -147,7 +147,7 @@ class SparkBatch:
             ExitStack() as abandoned,
         ):
             # A resend has no rows.
-            targets = () if ticket.kafka_only else self._tables.targets()
+            targets = [] if ticket.kafka_only else self._tables.targets()
             idle_s = self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE
             small = self._jobs.small_batches.expected
             copy = TableCopy(source, open_decision, targets, idle_s=idle_s, early=small)

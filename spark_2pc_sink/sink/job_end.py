@@ -52,28 +52,21 @@ def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
         0 for a query that has ended by itself, 1 if a restart may succeed, 2 if an option or a row is refused, 3 if an
         operator has to decide, 143 after SIGTERM.
     """
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - recovery imports this package without Spark
+
     told = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
         while not told.is_set():
-            ended = _ended(query)
-            if ended is not None:
-                return ended
+            if query.awaitTermination(_WAIT_S):
+                return EXIT_DONE
         return _drain(query, time.monotonic() + grace_s, (1 - _STOP_SHARE) * grace_s)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _ended(query: StreamingQuery) -> int | None:
-    """The exit code of a query that has ended within one polling interval; None if it is still running."""
-    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - recovery imports this package without Spark
-
-    try:
-        return EXIT_DONE if query.awaitTermination(_WAIT_S) else None
     except StreamingQueryException as error:
         code = exit_code_of(str(error))
         _log.error("the job ends with exit code %d: %s", code, error)
         return code
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def exit_code_of(text: str) -> int:

@@ -7,18 +7,20 @@ openlineage-python sends them in a thread, so an unresponsive server delays no b
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import make_url
 
 from jdbc_state import Actor, SqlStateStore
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
@@ -26,37 +28,23 @@ from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import BatchRules, Sides
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunIds, Sides
 from spark_2pc_sink.sink.driver.on_decide import run_on_decide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
-from spark_2pc_sink.sink.job.calling_query import check_is_batch
+from spark_2pc_sink.sink.job.calling_query import CallingQuery, check_is_batch
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
-from spark_2pc_sink.sink.job.lane_columns import rows_of
-from spark_2pc_sink.sink.job.lane_expressions import LaneExpressions
+from spark_2pc_sink.sink.job.lane_columns import LaneExpressions, LaneWork, rows_of
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch, TaskJobs
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.records.record_side import RecordSide
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.sink.driver.batch_values import RunIds
-    from spark_2pc_sink.sink.job.calling_query import CallingQuery
-    from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.report import BatchReport
-
+from spark_2pc_sink.sink.report import BatchReport
 
 #: Distinguishes actions of a job from an operator's commands.
 _PROGRAM: Final = "job"
 
 
 class QueryRun:
-    """One run of one query."""
-
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
         install_log_filter()
         self.query = query
@@ -72,27 +60,19 @@ class QueryRun:
         )
         # All share the same connections and take turns: one is kept.
         self._dead_letters = DeadLetters(options, self._store.database, query.ids.query_id)
-        self._sides = RunSides(
-            options,
-            TaskJobs(spark, options, query.is_running),
-            RecordSide(options, query.ids.query_id, clock),
-            LaneTables(options, self._store.database),
-            clock,
-        )
-        self._lanes = LaneExpressions(options, self._sides.jobs.facts, self._sides.tables.loaders)
+        jobs = TaskJobs(spark, options, query.is_running)
+        records = RecordSide(options, query.ids.query_id, clock)
+        self._sides = RunSides(options, jobs, records, LaneTables(options, self._store.database), clock)
+        self._lanes = LaneExpressions(options, jobs.facts, self._sides.tables.loaders)
         self._spans = BatchSpans(options.transactional_id)
         self._times = StepTimes(clock, self._spans.reached)
         namespace = options.openlineage_namespace
         self._lineage = None if namespace is None else Lineage(namespace, options, query.ids, clock)
-        self._driver = self._new_driver(clock)
-
-    def _new_driver(self, clock: Clock) -> BatchDriver:
-        options = self._options
-        kafka = TransactionClient(self._sides.records.cluster, options.transactional_id, options.kafka)
+        kafka = TransactionClient(records.cluster, options.transactional_id, options.kafka)
         recovery = Recovery(options, kafka=kafka, store=self._store, clock=clock, topics=options.all_topics)
-        return BatchDriver(
+        self._driver = BatchDriver(
             Sides(recovery, kafka, self._store, clock),
-            self.query,
+            query,
             BatchRules(
                 options.transactional_id,
                 options.batch_attempts_max,
@@ -143,7 +123,6 @@ class QueryRun:
         )
 
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
-        """Take one batch through the recipe."""
         self._sides.jobs.facts.check_repeatable(batch, "the batch")
         filtered = FilteredBatch(batch, batch_id, self._options, self._dead_letters)
         lag = self.query.lag()
@@ -157,7 +136,7 @@ class QueryRun:
                 if self._lineage is not None:
                     self._lineage.end(failed=True)
                 raise
-            report = replace(written, seconds=self._times.total_s, step_seconds=self._times.by_step, **lag)
+            report = replace(written, **self._times.reported, **lag)
             self._spans.report(report)
         if self._lineage is not None:
             self._lineage.wrote(batch, lanes, report)
@@ -180,9 +159,7 @@ _POSTGRES_PORT: Final = 5432
 class Lineage:
     """The events of one run: START, RUNNING with the amounts written since the previous event, then COMPLETE or FAIL.
 
-    Args:
-        namespace: namespace of the job, whose name is the transactional id.
-        clock: measures the time between events.
+    The job in the namespace is named by the transactional id.
 
     Raises:
         MissingExtraError: openlineage-python is not installed.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_2pc_sink.plural import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
-from spark_2pc_sink.sink.stream.background_task import attempt_threads
+from spark_2pc_sink.sink.stream.attempt_input import attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 from tests.harness import ROOT
 from tests.unit.fakes.cluster import FakeCluster

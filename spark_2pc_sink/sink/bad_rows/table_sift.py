@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_2pc_sink.errors import ConstraintError
-from spark_2pc_sink.sink.bad_rows.bad_row import WINS, RefusedRow, find_refused, name_of, try_again
+from spark_2pc_sink.sink.bad_rows.bad_row import WINS, RefusedRow, find_refused, name_of, try_again, unpack_rows
 from spark_2pc_sink.sink.rows.catalog import utf8_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -100,6 +100,13 @@ class TableSift:
     @property
     def too_many(self) -> bool:
         return len(self._refused) > self._most
+
+    def copy(self, pieces: Iterable[CopyBytes]) -> None:
+        """Try the rows that search tasks have sent, until too many are refused."""
+        for piece in pieces:
+            for names, rows in unpack_rows(piece):
+                if not self.too_many:
+                    self.take(SiftedPart(names, rows))
 
     def take(self, part: SiftedPart) -> None:
         """Try the rows of a part, and keep the accepted ones.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jdbc_state import StateRow
 from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.model import lost_commits_error
@@ -33,35 +34,24 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
-from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_topics
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
-from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.recipe.steps import Observer, Step
+from spark_2pc_sink.recovery.recovery import Recovered
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome, Replay, TransactionTicket
+from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
-    from jdbc_state import StateRow
-    from spark_2pc_sink.ids import ProducerIdAndEpoch
-    from spark_2pc_sink.recipe.kept_records import WrittenRecords
-    from spark_2pc_sink.recipe.steps import Observer
-    from spark_2pc_sink.recovery.recovery import Recovered
     from spark_2pc_sink.sink.driver.batch_values import BatchRules, BatchWork, Decided, Produced, RunOfQuery, Sides
-    from spark_2pc_sink.sink.report import BatchReport
-
 
 _REFUSED: Final = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
 #: Errors that retrying the batch cannot fix.
 _PERMANENT: Final = (
-    *_REFUSED,
-    ClaimRefusedError,
-    CommitsLostError,
-    DataError,
-    HaltError,
-    InDoubtError,
-    LocalProtocolError,
-    TransactionExpiredError,
+    *(*_REFUSED, ClaimRefusedError, CommitsLostError, DataError, HaltError, InDoubtError),
+    *(LocalProtocolError, TransactionExpiredError),
 )
 #: Searches for bad rows in one batch. Usually one finds rows refused by tasks and one those refused by the database; in
 #: an upsert, the row that a bad one had superseded may be bad too.
@@ -379,9 +369,7 @@ class BatchDriver:
                 if attempt is None or not attempt.in_doubt:
                     raise error from second
                 raise InDoubtError(
-                    transactional_id=self._transactional_id,
-                    prepared=str(attempt.ticket.producer),
-                    detail=str(second),
+                    transactional_id=self._transactional_id, prepared=str(attempt.ticket.producer), detail=str(second)
                 ) from second
             else:
                 return

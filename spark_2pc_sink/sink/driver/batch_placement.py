@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from jdbc_state import StateRow, StateStore
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_explicit_id
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
-from spark_2pc_sink.sink.driver.batch_values import Replay
-
-if TYPE_CHECKING:
-    from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.recovery.lost_commits import LostCommits
-    from spark_2pc_sink.sink.driver.batch_values import RunOfQuery
+from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.sink.driver.batch_values import Replay, RunOfQuery
 
 
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
@@ -170,12 +167,13 @@ def _placed(row: StateRow, batch_id: int) -> Placement | Halt:
 
 
 def _halted(row: StateRow, halt: Halt) -> HaltError:
+    database_side = f"batch {row.batch_id}, {row.status}"
+    if row.batch_id is None:
+        database_side = f"the state row of {row.transactional_id!r} has no batch yet"
     return HaltError(
         transactional_id=row.transactional_id,
         cause=halt.cause,
-        database_side=f"the state row of {row.transactional_id!r} has no batch yet"
-        if row.batch_id is None
-        else f"batch {row.batch_id}, {row.status}",
+        database_side=database_side,
         kafka_side="nothing in doubt",
         reason=halt.reason,
         facts=halt.facts,

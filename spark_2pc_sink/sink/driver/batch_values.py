@@ -9,34 +9,26 @@ abort one. The tasks of a batch are a `BatchWork`, without which this needs no S
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-from jdbc_state import Decision
-from spark_2pc_sink.errors import TransactionExpiredError
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from sqlalchemy import Connection
+
+from jdbc_state import Decision, StateRow, StateStore
+from jdbc_state.state_store import DecidingTransaction
+from spark_2pc_sink.clock import Clock
+from spark_2pc_sink.errors import DataError, TransactionExpiredError
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
-from spark_2pc_sink.recipe.placement import NOTHING_SHOWN
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, Placement, RunRecord
+from spark_2pc_sink.recovery.kafka_side import KafkaSide
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager
-
-    from sqlalchemy import Connection
-
-    from jdbc_state import StateRow, StateStore
-    from jdbc_state.state_store import DecidingTransaction
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.errors import DataError
-    from spark_2pc_sink.ids import TopicPartition
-    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
-    from spark_2pc_sink.recipe.placement import Placement, RunRecord
-    from spark_2pc_sink.recovery.kafka_side import KafkaSide
-    from spark_2pc_sink.recovery.recovery import Recovery
 
 
 @dataclass(frozen=True)
@@ -137,8 +129,6 @@ class BatchWork(Protocol):
 
 @dataclass(frozen=True)
 class Sides:
-    """The systems that a driver drives."""
-
     recovery: Recovery
     kafka: KafkaSide
     store: StateStore

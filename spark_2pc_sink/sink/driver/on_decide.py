@@ -7,19 +7,15 @@ psycopg2's own connection it cannot be prevented, but it is detected.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError, LocalProtocolError
 from spark_2pc_sink.options.sql_text import transaction_command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from sqlalchemy import Connection
 
 _PLACE: Final = (
     "SELECT pg_catalog.pg_current_xact_id()::text AS transaction, "

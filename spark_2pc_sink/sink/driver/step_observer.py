@@ -51,13 +51,9 @@ class StepTimes:
         reached(step)
 
     @property
-    def total_s(self) -> float:
-        return self._clock.now_s() - self._begun_s
-
-    @property
-    def by_step(self) -> dict[str, float]:
-        """Seconds before each step, in the order in which they were first reached."""
-        return dict(self._seconds)
+    def reported(self) -> dict[str, Any]:
+        """``seconds`` and ``step_seconds`` of `BatchReport`, the latter in the order in which steps were reached."""
+        return {"seconds": self._clock.now_s() - self._begun_s, "step_seconds": dict(self._seconds)}
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -76,8 +72,6 @@ _REPORTED = (
 
 
 class BatchSpans:
-    """The spans of a run."""
-
     def __init__(self, transactional_id: str) -> None:
         self._transactional_id = transactional_id
         self._tracer: Tracer | None = None
@@ -107,7 +101,6 @@ class BatchSpans:
             self._tracer.start_span(step.name.lower(), start_time=begun_ns).end(self._reached_ns)
 
     def report(self, report: BatchReport) -> None:
-        """Record the outcome of the batch of the current span."""
         if self._span is not None and self._span.is_recording():
             self._span.set_attribute(f"{_PREFIX}.placement", report.placement.name.lower())
             found = {name: getattr(report, name) for name in _REPORTED}

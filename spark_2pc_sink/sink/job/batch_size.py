@@ -12,13 +12,11 @@ have arrived.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.sink.job.task_plan import TaskResults
-
+from spark_2pc_sink.sink.job.task_plan import TaskResults
 
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -69,9 +67,13 @@ class ArrowBatchSize:
     def note(self, results: TaskResults) -> None:
         """The bounds for the batch after one that was distributed and succeeded, with these results."""
         if not self.rows_given:
-            # A batch without rows gives no information about the next, whose bytes may not be counted.
-            known = results.arrow_bytes > 0
-            self.rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(self.rows, _ROWS_DEFAULT)
+            if results.arrow_bytes:
+                aimed = ARROW_BATCH_BYTES * results.rows / results.arrow_bytes
+                # A power of two, so that it changes only with the size of rows.
+                self.rows = 1 << (int(min(max(aimed, AIMED_ROWS_MIN), AIMED_ROWS_MAX)).bit_length() - 1)
+            else:
+                # A batch without rows gives no information about the next, whose bytes may not be counted.
+                self.rows = min(self.rows, _ROWS_DEFAULT)
         self.unbounded = self.rows > 0 and results.arrow_bytes * self.rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
 
     def forget(self) -> None:
@@ -93,12 +95,6 @@ class ArrowBatchSize:
         if spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED:
             ours[_SETTING] = _UNBOUNDED
         return ours
-
-
-def _aimed_rows(row_bytes: float) -> int:
-    """A power of two, so that it changes only with the size of rows."""
-    rows = int(min(max(ARROW_BATCH_BYTES / row_bytes, AIMED_ROWS_MIN), AIMED_ROWS_MAX))
-    return 1 << (rows.bit_length() - 1)
 
 
 #: Maximum rows that the driver encodes itself; larger batches are distributed.

@@ -14,22 +14,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
 
+from pyspark.sql import DataFrame, SparkSession
+
 from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.driver.batch_values import RunIds, RunOfQuery
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-    from spark_2pc_sink.errors import ConfigurationError
 
 
 def current_query(spark: SparkSession) -> str:
@@ -143,11 +142,6 @@ def check_frame(frame: DataFrame, batch_id: object) -> None:
 
 _log = sink_log(__name__)
 
-#: Each start of a query has its own Python process.
-_NAMED: Final = (
-    "pass query_name='orders' to DualWriteSink: any name that is always used with this checkpoint, and with no other"
-)
-
 
 class ConnectQuery(CallingQuery):
     """One run of a streaming query, in the process that Spark created for it."""
@@ -174,9 +168,17 @@ class ConnectQuery(CallingQuery):
                 "Spark Connect does not tell a foreachBatch function its query, and the session in which the "
                 f"stream was started {shown}"
             )
-            raise refused("query_name", None, rule, _NAMED)
+            remedy = "pass query_name='orders' to DualWriteSink: any name that is always used with this checkpoint, "
+            raise refused("query_name", None, rule, f"{remedy}and with no other")
         (query,) = active
         return cls(RunIds(str(query.id), _RUN_ID), query)
+
+    @staticmethod
+    def session_here() -> str | None:
+        """The id of this thread's Spark Connect session, in which a stream is started; None without one."""
+        sessions: Any = _connect_sessions()
+        active = None if sessions is None else sessions.getActiveSession()
+        return None if active is None else str(active.session_id)
 
     def check(self) -> None:
         """The client sees neither checkpoint nor trigger, which is logged once."""
@@ -191,13 +193,6 @@ class ConnectQuery(CallingQuery):
     def lag(self) -> dict[str, Any]:
         progress: Any = None if self._query is None else self._query.lastProgress
         return {} if progress is None else lag_of(progress.json)
-
-
-def session_id_here() -> str | None:
-    """The id of this thread's Spark Connect session, in which a stream is started; None without one."""
-    session: Any = _connect_sessions()
-    active = None if session is None else session.getActiveSession()
-    return None if active is None else str(active.session_id)
 
 
 def session_by_id(session_id: str) -> SparkSession:

@@ -13,9 +13,12 @@ actions end early only because of rows.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
+
+from pyspark.sql import DataFrame, SparkSession
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.options.settings import HIDDEN, refused
@@ -24,12 +27,6 @@ from spark_2pc_sink.sink.driver.batch_values import RunIds
 from spark_2pc_sink.sink.job.batch_size import FIRST_BYTES_MAX
 from spark_2pc_sink.sink.job.calling_query import CallingQuery, current_query, lag_of
 from spark_2pc_sink.sink.job.session_facts import elements_of, refuse_unrepeatable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _log = sink_log(__name__)
 
@@ -90,24 +87,12 @@ def _private(execution: Any, name: str) -> Any | None:
     return None
 
 
-#: Spark's plan of a batch passed to foreachBatch: its rows, already planned.
-_ROWS: Final = "LogicalRDD"
 #: Plans that pass each row on as it arrives.
-_STRAIGHT: Final = frozenset(
-    {
-        _ROWS,
-        "Project",
-        "SubqueryAlias",
-        "EventTimeWatermark",
-        "WriteToMicroBatchDataSource",
-        "WriteToMicroBatchDataSourceV1",
-        "StreamingRelation",
-        "StreamingExecutionRelation",
-        "StreamingRelationV2",
-        "StreamingDataSourceV2Relation",
-        "StreamingDataSourceV2ScanRelation",
-    }
-)
+_STRAIGHT: Final = {
+    *("LogicalRDD", "Project", "SubqueryAlias", "EventTimeWatermark"),  # the first: rows of a batch, already planned
+    *("WriteToMicroBatchDataSource", "WriteToMicroBatchDataSourceV1", "StreamingRelation", "StreamingRelationV2"),
+    *("StreamingExecutionRelation", "StreamingDataSourceV2Relation", "StreamingDataSourceV2ScanRelation"),
+}
 #: No batch has as much: 1 PiB.
 _UNKNOWN_BYTES_MIN: Final = 2**50
 
@@ -235,11 +220,8 @@ class ClassicQuery(CallingQuery):
         query_id = current_query(spark)
         execution = stream_execution(spark, query_id)
         # Without an execution the thread's job group is the run's id, unless the job has set its own.
-        run_id = (
-            spark.sparkContext.getLocalProperty("spark.jobGroup.id")
-            if execution is None
-            else execution.runId().toString()
-        )
+        local: Any = spark.sparkContext.getLocalProperty
+        run_id = local("spark.jobGroup.id") if execution is None else execution.runId().toString()
         return cls(spark, RunIds(query_id, str(run_id)), execution)
 
     def is_current_run(self, spark: SparkSession) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,28 +24,21 @@ from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
 from spark_2pc_sink.serialisation.columns import NotEncodableError
-from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
+from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import key_values
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
-from spark_2pc_sink.sink.records.topics import TopicRefusedError
+from spark_2pc_sink.sink.records.topics import TopicRefusedError, Topics
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
 from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, content_digest
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests, content_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from spark_2pc_sink.serialisation.serialiser import Serialiser
-    from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
-    from spark_2pc_sink.sink.records.topics import Topics
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
-    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
+TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 #: Maximum lengths of a row's key and of its value in an error text.
 _KEY_CHARACTERS_MAX: Final = 100
 _VALUE_CHARACTERS_MAX: Final = 200
@@ -183,13 +177,10 @@ def _check_text(batch: pa.RecordBatch, text: pa.Array, column: str) -> None:
         )
 
 
-_AnyPlan = TypeVar("_AnyPlan")
-_TaskRun: TypeAlias = "Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], TaskReceipt]"
+_TaskRun: TypeAlias = Callable[[Iterable[pa.RecordBatch], Any, TaskIdentity], TaskReceipt]
 
 
-def receipt_of(
-    run: _TaskRun[_AnyPlan], batches: Iterable[pa.RecordBatch], plan: _AnyPlan, identity: TaskIdentity
-) -> TaskReceipt:
+def receipt_of(run: _TaskRun, batches: Iterable[pa.RecordBatch], plan: Any, identity: TaskIdentity) -> TaskReceipt:
     """The receipt of a task, also of one that gives up."""
     try:
         return run(batches, plan, identity)
@@ -197,9 +188,7 @@ def receipt_of(
         return TaskReceipt(*identity, error=error)
 
 
-def task_function(
-    run: _TaskRun[_AnyPlan], plan: _AnyPlan, transactional_id: str, names: list[str] | None = None
-) -> TaskFunction:
+def task_function(run: _TaskRun, plan: Any, transactional_id: str, names: list[str] | None = None) -> TaskFunction:
     """The function that `mapInArrow` calls in a task, which yields one receipt; its log names the sink.
 
     ``names`` restores the batches' column names, if they were lost in transit.

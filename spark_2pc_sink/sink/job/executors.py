@@ -10,22 +10,24 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyspark
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job.session_facts import (
+    SessionFacts,
     beside_server,
     has_executors,
     has_other_python,
@@ -33,16 +35,7 @@ from spark_2pc_sink.sink.job.session_facts import (
     is_connect,
     local_workers_python,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from pyspark.sql import SparkSession
-
-    from spark_2pc_sink.sink.job.session_facts import SessionFacts
-    from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
-
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 
 PYSPARK: Final = "pyspark"
 #: Libraries that encode rows and records, by distribution name.
@@ -61,8 +54,7 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     """
 
     def run(_: int) -> str:
-        import importlib  # noqa: PLC0415 - this function is all that the executor has
-        import importlib.metadata  # noqa: PLC0415
+        import importlib.metadata  # noqa: PLC0415 - this function is all that the executor has
         import json  # noqa: PLC0415
         import pickle  # noqa: PLC0415
         import socket  # noqa: PLC0415

@@ -1,37 +1,49 @@
-"""A batch without its bad rows, which go to the dead letters.
+"""A batch without its bad rows, which go to the dead letters; and the jobs that find them after an attempt has failed.
 
 Bad rows are removed from the batch itself before any other processing, so they reach no output, and tasks need no
 knowledge of them. A batch without bad rows is the frame passed by Spark.
+
+The attempt's error determines where to search. Refusals by a task are located by tasks. Refusals by the database are
+located by the database: tasks resend the rows, and a thread tries them meanwhile. Each lane has its own job; only a
+failed batch incurs this cost.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Window, functions as F
+from pyspark.sql import DataFrame, Window, functions as F
+from sqlalchemy import Connection
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
-from spark_2pc_sink.sink.bad_rows.bad_row import (
-    IDENTITY,
-    NUMBER,
-    BadRow,
-    BadRows,
-    LookedUpRow,
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    ConstraintError,
+    DataError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    TooManyBadRowsError,
+    UnstorableValueError,
 )
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, BadRows, LookedUpRow, RefusedRow
+from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, packed_name
+from spark_2pc_sink.sink.job.search_task import SearchPlan, run_search_task
+from spark_2pc_sink.sink.job.task_plan import TaskPlan, TaskResults
+from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
+from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
+from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
 from spark_2pc_sink.sink.spark_sql import literal, quoted
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, BackgroundTask, attempt_threads
+from spark_2pc_sink.sink.stream.listener import StreamAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pyspark.sql import DataFrame
-    from sqlalchemy import Connection
-
-    from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
-    from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
+    from spark_2pc_sink.sink.job.spark_batch import TaskJobs
 
 #: If there are too many bad rows: how many an error describes, and in how many characters.
 _SHOWN_MAX: Final = 3
@@ -76,7 +88,16 @@ class FilteredBatch:
         looked_up = self._looked_up(found)
         identities = {self._name(row): row.identity for row in looked_up}
         if found.keys() - identities.keys():
-            raise _other_rows(next(iter(found.values())))
+            lost = next(iter(found.values()))
+            raise ConfigurationError(
+                option="bad_rows",
+                value="dead_letter",
+                rule=f"the batch has different rows each time Spark reads it, so the row that {lost.output} refused "
+                f"({lost.reason}) cannot be found again",
+                remedy="make every column depend on the source data only: a UDF must return the same result for the "
+                "same arguments, without random numbers, the time, or a service whose answers vary. Or write "
+                "the results of such a UDF to a table or topic first, and read that in this stream",
+            )
         if len(identities) < len(looked_up):
             self.exact = True
             return True
@@ -128,18 +149,6 @@ class FilteredBatch:
         return row.identity if self.exact else row.fingerprint
 
 
-def _other_rows(refused: BadRow) -> ConfigurationError:
-    return ConfigurationError(
-        option="bad_rows",
-        value="dead_letter",
-        rule=f"the batch has different rows each time Spark reads it, so the row that {refused.output} refused "
-        f"({refused.reason}) cannot be found again",
-        remedy="make every column depend on the source data only: a UDF must return the same result for the "
-        "same arguments, without random numbers, the time, or a service whose answers vary. Or write "
-        "the results of such a UDF to a table or topic first, and read that in this stream",
-    )
-
-
 def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     """The batch without its bad rows.
 
@@ -175,3 +184,110 @@ def _is_among(names: Iterable[str], sql: str) -> str:
     These are texts: Spark embeds a number in the code that it compiles, and would recompile it for each batch.
     """
     return f"{sql} IN ({', '.join(map(literal, names))})"
+
+
+#: Seconds without rows after which the server is sent a query, to avoid its timeout for idle transactions.
+_IDLE_S: Final = 1.0
+
+
+def _trying(source: AttemptInput, lane: int, sift: TableSift, connection: Connection) -> BackgroundTask:
+    """A thread that tries the rows of one lane, on the connection of a transaction that will be rolled back."""
+    table: Any = sift  # in this transaction, only `copy` is called
+    targets = [CopyTarget(lane, lambda _: table)]
+    return TableCopy(source, lambda: connection, targets, idle_s=_IDLE_S, early=True).task
+
+
+def is_about_rows(error: Exception) -> bool:
+    """True for an error about individual rows, which can be left out of the batch; tasks or the database find it.
+
+    A key that an upsert has twice does not count: neither of those rows is the bad one.
+    """
+    return isinstance(error, (RecordRefusedError, RecordTooLargeError, UnstorableValueError, ConstraintError))
+
+
+@dataclass(frozen=True)
+class BadRowSearch:
+    """Looks for bad rows in one batch.
+
+    Attributes:
+        lanes: the sink's lanes, each with its tasks' work as if it were the only one.
+        most: stop once more rows than this are refused.
+    """
+
+    batch: FilteredBatch
+    lanes: Sequence[tuple[LaneWork, TaskPlan]]
+    jobs: TaskJobs
+    forwarder: Callable[[AttemptInput], RecordForwarder]
+    most: int
+
+    def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
+        """Find the rows for which an attempt failed; returns the refused rows of each lane."""
+        if isinstance(error, ConstraintError):
+            return self._by_database(open_decision)
+        refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None
+        found: list[list[RefusedRow]] = []
+        for lane, plan in self.lanes:
+            with self.jobs.listener.open_attempt() as source, attempt_threads(source, self.forwarder(source).task):
+                results = self._search(lane, plan, source, refusal, staged=False)
+            found.append([row for receipt in results.receipts for row in receipt.refused])
+        return found
+
+    def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
+        """Try all tables in one transaction, since rows of one may refer to another's."""
+        connection = open_decision()
+        tables: list[TableSift] = []
+        for lane, plan in self.lanes:
+            if lane.loader is None or lane.lane.rows is None:
+                continue
+            table = f"table {lane.lane.rows.table}"
+            tables.append(TableSift(connection, lane.loader.table, output=table, most=self.most))
+            with self.jobs.listener.open_attempt() as source:
+                trying = _trying(source, lane.lane.index, tables[-1], connection)
+                with attempt_threads(source, trying, self.forwarder(source).task):
+                    self._search(lane, plan, source, None, staged=True)
+            if tables[-1].too_many:
+                break
+        else:
+            for each in tables:
+                each.finish()
+        return [each.refused for each in tables]
+
+    def _search(
+        self, lane: LaneWork, plan: TaskPlan, source: StreamAttempt, refusal: RecordRefusedError | None, *, staged: bool
+    ) -> TaskResults:
+        table = "" if lane.lane.rows is None else lane.lane.rows.table
+        search = SearchPlan(replace(plan, stream=source.address), staged, table, self.most, refusal)
+        results = self.jobs.run(self._rows_of(lane, staged=staged), run_search_task, search)
+        source.close_input()
+        results.check_arrived(source.finished)
+        return results
+
+    def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
+        """The input of tasks for a lane, with the columns of `bad_row`, which are not among the lane's expressions."""
+        batch, name = self.batch.frame, packed_name(lane.lane.index)
+        name_sql = identity_sql if self.batch.exact else fingerprint_sql
+        identity = f"{name_sql(batch.schema)} AS {IDENTITY}"
+        packed = batch.coalesce(self.jobs.facts.tasks_at_once()).selectExpr(
+            lane.packed(batch, kafka_only=False), identity, f"monotonically_increasing_id() AS {NUMBER}"
+        )
+        if lane.lane.source.explosion is None:
+            rows = packed.where(f"{name} IS NOT NULL")
+        else:
+            rows = packed.selectExpr(f"explode({name}) AS {name}", IDENTITY, NUMBER)
+        rows = rows.selectExpr(f"{name}.*", IDENTITY, NUMBER)
+        if not staged or lane.lane.rows is None or lane.lane.order_by is None:
+            return rows.withColumn(WINS, F.lit(col=True))
+        window = Window.partitionBy(*(quoted(key) for key in lane.lane.rows.keys))
+        rank = F.rank().over(window.orderBy(F.col(ORDER_COLUMN).desc_nulls_last()))
+        rows = rows.withColumn(WINS, rank == F.lit(1))
+        earlier = window.orderBy(F.col(ORDER_COLUMN).asc_nulls_first()).rowsBetween(Window.unboundedPreceding, 0)
+        # The database tries only winners, so here they get the values that `KeyedRows` would take from other rows.
+        for place, name in enumerate(lane.lane.rows.unchanged_when or (), start=1):
+            flags, value = F.col(UNCHANGED_COLUMN), F.struct(F.col(quoted(name)).alias("of"))
+            carries = F.substring(flags, place, 1) == F.lit("0")
+            if lane.lane.rows.delete_when is not None:
+                carries &= ~F.col(DELETE_COLUMN)
+            known = F.last(F.when(carries, value), ignorenulls=True).over(earlier)
+            flag = F.when(known.isNull(), "1").otherwise("0")
+            rows = rows.withColumns({name: known["of"], UNCHANGED_COLUMN: F.overlay(flags, flag, F.lit(place))})
+        return rows.coalesce(self.jobs.facts.tasks_at_once())

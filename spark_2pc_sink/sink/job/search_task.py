@@ -7,26 +7,22 @@ found, with the reason of its refusal. Rows that can be encoded may be sent to t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import DataError
+from spark_2pc_sink.errors import DataError, RecordRefusedError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, find_refused, name_of, pack_rows, row_names
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
-from spark_2pc_sink.sink.job.task_plan import TaskReceipt
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
+from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pyarrow as pa
-
-    from spark_2pc_sink.errors import RecordRefusedError
-    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
-    from spark_2pc_sink.sink.stream.task_stream import TaskStream
-    from spark_2pc_sink.wire.record_batch import EncodedBatch
 
 
 @dataclass(frozen=True)
@@ -72,12 +68,7 @@ class _SearchTask:
             if len(self._refused) > self._plan.most:
                 break
         self._stream.finish()
-        return TaskReceipt(
-            *self._identity,
-            rows=self._rows,
-            refused=tuple(self._refused),
-            sent=self._stream.totals,
-        )
+        return TaskReceipt(*self._identity, rows=self._rows, refused=tuple(self._refused), sent=self._stream.totals)
 
     def _search(self, batch: pa.RecordBatch) -> None:
         names = row_names(batch)
@@ -96,7 +87,11 @@ class _SearchTask:
             if self._lane.sends and not self._plan.staged:
                 self._make_records(completed)
             output = f"table {self._plan.table}"
-            self._encode(completed, names)
+            if self._lane.row_encoder is not None:
+                encoder = CopyEncoder(self._lane.row_encoder)
+                encoded = encoder.encode(completed) + encoder.finish()
+                if self._plan.staged:
+                    self._stream.rows(self._lane.index, pack_rows(names, encoded), names.num_rows)
         except DataError as error:
             return output, error
         return None
@@ -116,12 +111,3 @@ class _SearchTask:
                 contents = contents_of(batch.payload, batch.record_count)
                 if not refusal.contents.isdisjoint(content_digests(contents)):
                     raise refusal
-
-    def _encode(self, rows: pa.RecordBatch, names: pa.RecordBatch) -> None:
-        plan = self._lane.row_encoder
-        if plan is None:
-            return
-        encoder = CopyEncoder(plan)
-        encoded = encoder.encode(rows) + encoder.finish()
-        if self._plan.staged:
-            self._stream.rows(self._lane.index, pack_rows(names, encoded), names.num_rows)

@@ -12,22 +12,20 @@ import re
 import shutil
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.util import inheritable_thread_target
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError
+from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_2pc_sink.options import SinkOptions
-
 
 #: Py4J's modules that log calls and answers, and the logger of Spark Connect.
 _PY4J: Final = ("py4j.clientserver", "py4j.java_gateway")
@@ -108,11 +106,8 @@ def _culprit_in_plan(plan: Any) -> str | None:
     """The first expression of a plan that differs from one evaluation to the next."""
     if plan.deterministic():
         return None
-    for expression in elements_of(plan.expressions()):
-        culprit = _culprit(expression)
-        if culprit is not None:
-            return culprit
-    return next(filter(None, map(_culprit_in_plan, elements_of(plan.children()))), None)
+    culprits = map(_culprit, elements_of(plan.expressions()))
+    return next(filter(None, chain(culprits, map(_culprit_in_plan, elements_of(plan.children())))), None)
 
 
 def _culprit(expression: Any) -> str | None:
@@ -238,8 +233,6 @@ class ClassicSession(SessionFacts):
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
         """With the job group of the query, by which Spark cancels its jobs."""
-        from pyspark.util import inheritable_thread_target  # noqa: PLC0415 - Spark is imported where it is needed
-
         inherited: Callable[[], None] = inheritable_thread_target(self._spark)(function)
         return inherited
 

@@ -7,51 +7,40 @@ still run. The few rows of a small batch are collected, and encoded here by the 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
-from spark_2pc_sink.clock import now_ms
+from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy import Connection
+
+from spark_2pc_sink.clock import Clock, now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions
-from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay
-from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
-from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
-from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
-from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskResults, add_up, read_results
+from spark_2pc_sink.sink.job.filtered_batch import BadRowSearch, FilteredBatch, is_about_rows
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, ordered, rows_of, selected
+from spark_2pc_sink.sink.job.session_facts import SessionFacts, session_facts, stream_endpoint
+from spark_2pc_sink.sink.job.table_loader import LaneTables
+from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskReceipt, TaskResults
+from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
+from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
 from spark_2pc_sink.sink.records.topics import Topics
+from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
-from spark_2pc_sink.sink.stream.attempt_input import LocalStream
-from spark_2pc_sink.sink.stream.background_task import attempt_threads
-from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream, attempt_threads
+from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamLimits, StreamListener
+from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-    from sqlalchemy import Connection
-
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-    from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
-    from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.job.session_facts import SessionFacts
-    from spark_2pc_sink.sink.job.table_loader import LaneTables
-    from spark_2pc_sink.sink.job.task_plan import TaskReceipt
-    from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
-    from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
-    from spark_2pc_sink.sink.report import WrittenRows
-    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-    from spark_2pc_sink.sink.stream.listener import StreamAttempt
-    from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 
 #: A connection that waits for rows sends a query to the server after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3
@@ -69,12 +58,6 @@ class TaskJobs:
         self.small_batches: SmallBatches = SmallBatches()
         self.arrow: ArrowBatchSize = ArrowBatchSize()
 
-    @contextmanager
-    def described(self, step: str) -> Iterator[None]:
-        """Describe the block's jobs in Spark's UI, and name executors that cannot run their tasks."""
-        with self.executors.naming(), self.facts.described(f"{self._transactional_id} {step}"):
-            yield
-
     def run(self, frame: DataFrame, task: Callable[..., TaskReceipt], plan: Any) -> TaskResults:
         """Run one task for each partition of a frame."""
         names = None
@@ -83,7 +66,7 @@ class TaskJobs:
             names = frame.columns
             frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))
         function = task_function(task, plan, self._transactional_id, names)
-        return read_results(frame.mapInArrow(function, RESULT_DDL).toArrow())
+        return TaskResults.read(frame.mapInArrow(function, RESULT_DDL).toArrow())
 
     def note_failure(self) -> None:
         """A batch has failed for good: the query ends, and another one may need the port."""
@@ -163,17 +146,14 @@ class SparkBatch:
             self._jobs.listener.open_attempt() as source,
             ExitStack() as abandoned,
         ):
-            copy = TableCopy(
-                source,
-                open_decision,
-                # A resend has no rows.
-                () if ticket.kafka_only else self._tables.targets(),
-                idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
-                early=self._jobs.small_batches.expected,
-            )
+            # A resend has no rows.
+            targets = [] if ticket.kafka_only else self._tables.targets()
+            idle_s = self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE
+            small = self._jobs.small_batches.expected
+            copy = TableCopy(source, open_decision, targets, idle_s=idle_s, early=small)
             abandoned.callback(copy.close)
             with attempt_threads(source, copy.task):
-                found = self._run_here(ticket, source) if self._jobs.small_batches.expected else None
+                found = self._run_here(ticket, source) if small else None
                 results, forwarded = found or self._run_in_tasks(ticket, source)
                 # Rows are still being copied meanwhile.
                 letters = self._records.dead_letter_topic.send(ticket, self._batch.bad_rows, self._batch.batch_id)
@@ -191,13 +171,9 @@ class SparkBatch:
         topics = self._records.known_after(error)
         plan = self._plan(topics, kafka_only=False)
         alone = [replace(plan, lanes=(replace(lane, packed=None, leaves_out=False),)) for lane in plan.lanes]
-        search = BadRowSearch(
-            self._batch,
-            list(zip(self._lanes, alone, strict=True)),
-            self._jobs,
-            lambda source: self._records.forwarder(source, None, topics),
-            most=self._options.max_bad_rows.rows,
-        )
+        lanes, most = list(zip(self._lanes, alone, strict=True)), self._options.max_bad_rows.rows
+        forwarder = partial(self._records.forwarder, ticket=None, topics=topics)
+        search = BadRowSearch(self._batch, lanes, self._jobs, forwarder, most)
         with self._described("look for bad rows"):
             return self._batch.leave_out(search.run(error, open_decision))
 
@@ -239,7 +215,7 @@ class SparkBatch:
         forwarder = self._records.forwarder(source, ticket, topics)
         with attempt_threads(source, forwarder.task):
             batches = table.combine_chunks().to_batches()
-            results = add_up([encode(batches, plan, TaskIdentity(0, 0), LocalStream(source))])
+            results = TaskResults.of([encode(batches, plan, TaskIdentity(0, 0), LocalStream(source))])
             forwarded = _forwarded(results, source, forwarder)
         self._jobs.arrow.forget()
         self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=True)
@@ -270,8 +246,12 @@ class SparkBatch:
         rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=kafka_only)
         return ordered(rows, self._lanes, at_once)
 
-    def _described(self, step: str) -> AbstractContextManager[None]:
-        return self._jobs.described(f"batch {self._batch.batch_id}: {step}")
+    @contextmanager
+    def _described(self, step: str) -> Iterator[None]:
+        """Describe the block's jobs in Spark's UI, and name executors that cannot run their tasks."""
+        text = f"{self._options.transactional_id} batch {self._batch.batch_id}: {step}"
+        with self._jobs.executors.naming(), self._jobs.facts.described(text):
+            yield
 
     def _plan(self, topics: KnownTopics, *, kafka_only: bool, stream: StreamAddress | None = None) -> TaskPlan:
         return TaskPlan(

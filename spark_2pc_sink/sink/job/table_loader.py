@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg2
-from sqlalchemy import text
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+from sqlalchemy import Connection, text
 
+from jdbc_state.connections import Database
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.options import Lane, SinkOptions
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
-from spark_2pc_sink.sink.job.lane_columns import rows_of
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_expressions import check_taken, true_sql
+from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, true_sql
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction, utf8_connection
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
+from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN, CopyPlan
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
 from spark_2pc_sink.sink.rows.text_guards import guarded_sql
 from spark_2pc_sink.sink.rows.type_mapping import in_arrow
 from spark_2pc_sink.sink.spark_sql import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-    from sqlalchemy import Connection
-
-    from jdbc_state.connections import Database
-    from spark_2pc_sink.options import Lane, SinkOptions
-    from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
-
 
 # INSERT on single columns is not enough: LOCK TABLE requires it on the table. An upsert reads the columns that it
 # stages and compares, and writes those that are not its keys; for both, rights on these columns would suffice.
@@ -169,13 +160,8 @@ class TableLoader:
                     return
                 add_columns(connection, missing, target)
                 target = read_target(connection, self._rows)
-            plan = plan_columns(
-                [(field.name, field.dataType) for field in columns],
-                target,
-                self._rows,
-                order=order,
-                expressions=expressions.columns,
-            )
+            kinds = [(field.name, field.dataType) for field in columns]
+            plan = plan_columns(kinds, target, self._rows, order=order, expressions=expressions.columns)
             check_privileges(connection, plan)
             check_condition(connection, plan)
         self.plan = replace(plan, lane=self.lane.index)

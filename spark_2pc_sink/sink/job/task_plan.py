@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from spark_2pc_sink.errors import BatchRetryError, DataError
-from spark_2pc_sink.sink.stream.task_stream import TaskStream
+from spark_2pc_sink.errors import BatchRetryError, DataError, DualWriteError
+from spark_2pc_sink.sink.stream.task_stream import LaneTotals, StreamAddress, TaskStream
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from spark_2pc_sink.errors import DualWriteError
     from spark_2pc_sink.kafka.record_encoder import EncodingOptions
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.records.record_json import JsonField
     from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
-    from spark_2pc_sink.sink.stream.task_stream import LaneTotals, StreamAddress
 
 
 class TaskIdentity(NamedTuple):
@@ -121,6 +117,26 @@ class TaskReceipt:
 class TaskResults:
     receipts: tuple[TaskReceipt, ...]
 
+    @classmethod
+    def read(cls, table: pa.Table) -> TaskResults:
+        """Read and add up the receipts returned through Spark."""
+        return cls.of(pickle.loads(payload.as_buffer()) for payload in table["receipt"])  # noqa: S301 - by our own tasks
+
+    @classmethod
+    def of(cls, returned: Iterable[TaskReceipt]) -> TaskResults:
+        receipts: dict[int, TaskReceipt] = {}
+        for receipt in returned:
+            if receipt.task in receipts:
+                raise BatchRetryError(reason=f"task {receipt.task} returned two receipts")
+            receipts[receipt.task] = receipt
+        errors = [receipt.error for receipt in receipts.values() if receipt.error is not None]
+        if errors:
+            # A row error that no retry can fix is more informative than tasks that failed as a consequence.
+            raise min(errors, key=lambda error: not isinstance(error, DataError))
+        if sorted(receipts) != list(range(len(receipts))):
+            raise BatchRetryError(reason=f"received receipts of tasks {sorted(receipts)}; some are missing")
+        return cls(tuple(receipts[task] for task in sorted(receipts)))
+
     @property
     def rows(self) -> int:
         return sum(receipt.rows for receipt in self.receipts)
@@ -160,27 +176,6 @@ class TaskResults:
                     reason=f"task {task} reports having sent {said.get(task)} (task attempt, totals by lane), and "
                     f"{finished.get(task)} arrived: it ran again, or its stream lost data"
                 )
-
-
-def read_results(table: pa.Table) -> TaskResults:
-    """Read and add up the returned receipts."""
-    return add_up(pickle.loads(payload.as_buffer()) for payload in table["receipt"])  # noqa: S301 - by our own tasks
-
-
-def add_up(returned: Iterable[TaskReceipt]) -> TaskResults:
-    """See `read_results`, which unpacks the receipts first."""
-    receipts: dict[int, TaskReceipt] = {}
-    for receipt in returned:
-        if receipt.task in receipts:
-            raise BatchRetryError(reason=f"task {receipt.task} returned two receipts")
-        receipts[receipt.task] = receipt
-    errors = [receipt.error for receipt in receipts.values() if receipt.error is not None]
-    if errors:
-        # A row error that no retry can fix is more informative than tasks that failed as a consequence.
-        raise min(errors, key=lambda error: not isinstance(error, DataError))
-    if sorted(receipts) != list(range(len(receipts))):
-        raise BatchRetryError(reason=f"received receipts of tasks {sorted(receipts)}; some are missing")
-    return TaskResults(tuple(receipts[task] for task in sorted(receipts)))
 
 
 def _summed(counts: Iterable[Mapping[int, int]]) -> Counter[int]:

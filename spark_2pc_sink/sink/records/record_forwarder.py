@@ -16,8 +16,7 @@ from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import TopicLimits
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, write_answer
-from spark_2pc_sink.sink.stream.attempt_input import Ended
-from spark_2pc_sink.sink.stream.background_task import BackgroundTask
+from spark_2pc_sink.sink.stream.attempt_input import BackgroundTask, Ended
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST
 

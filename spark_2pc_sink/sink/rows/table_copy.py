@@ -35,8 +35,7 @@ from spark_2pc_sink.sink.rows.catalog import (
 )
 from spark_2pc_sink.sink.rows.copy_encoder import COPY_TRAILER
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
-from spark_2pc_sink.sink.stream.attempt_input import Ended
-from spark_2pc_sink.sink.stream.background_task import BackgroundTask
+from spark_2pc_sink.sink.stream.attempt_input import BackgroundTask, Ended
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 
 if TYPE_CHECKING:

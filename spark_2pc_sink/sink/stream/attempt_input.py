@@ -1,4 +1,4 @@
-"""The output of one attempt's tasks: held back, released to the consumers, and bounded. No sockets.
+"""The output of one attempt's tasks: held back, released to the consumers' threads, and bounded. No sockets.
 
 The frames of a task attempt are held back until it ends, so that Spark can run the task again. A task attempt that
 sends more than may be held is committed: its frames are released as they arrive, and a second attempt of the task, or
@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
+from spark_2pc_sink.errors import BatchRetryError, DataError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.task_stream import (
     HEADER,
@@ -38,10 +40,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     StreamOutput,
 )
 from spark_2pc_sink.wire.record_batch import EncodedBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 #: A topic has at most 249 characters, a printable row key 81 of at most 4 bytes.
 _DETAILS_BYTES_MAX: Final = 1024
@@ -145,13 +143,9 @@ HOLD_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class Ended(Enum):
-    """The type of `ENDED`."""
+    """Returned by `AttemptInput.take` when there is no more input."""
 
     ENDED = "ended"
-
-
-#: Returned by `AttemptInput.take` when there is no more input.
-ENDED: Final = Ended.ENDED
 
 
 class StaleTaskError(BatchRetryError):
@@ -227,7 +221,7 @@ class AttemptInput:
                 if self._queues[kind]:
                     return self._queues[kind].popleft()
                 if self._input_closed:
-                    return ENDED
+                    return Ended.ENDED
                 left_s = end_s - monotonic()
                 if left_s <= 0:
                     return None
@@ -247,7 +241,7 @@ class AttemptInput:
             self._wake()
 
     def close_input(self) -> None:
-        """The job is over: no more tasks are admitted, and `take` returns `ENDED` when its queue is empty."""
+        """The job is over: no more tasks are admitted, and `take` returns `Ended` when its queue is empty."""
         with self._changed:
             self._input_closed = True
             self._changed.notify_all()
@@ -380,10 +374,9 @@ class AttemptInput:
     def wait_for_answer(self, sender: Sender) -> bytes:
         """As `taken_answer`, for a sender of this process."""
         with self._changed:
-            while (reply := sender.answer) is None:
+            while (reply := self.taken_answer(sender)) is None:
                 self._check()
                 self._changed.wait()
-            sender.answer = None
             return reply
 
     def lost(self, sender: Sender) -> None:
@@ -440,10 +433,10 @@ class AttemptInput:
 class LocalStream(StreamOutput):
     """The output of a batch that the driver encodes itself: the same frames, without a connection."""
 
-    def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
+    def __init__(self, attempt: AttemptInput, task: int = 0) -> None:
         super().__init__()
         self._attempt = attempt
-        self._sender = attempt.admit(task, task_attempt)
+        self._sender = attempt.admit(task, 0)
 
     def _put(self, frame: Frame) -> None:
         self._attempt.wait_for_room(self._sender, frame.frame_bytes)
@@ -452,3 +445,68 @@ class LocalStream(StreamOutput):
     def _receive(self, expected: DriverMessage) -> bytes:
         # The attempt has processed END when it returns; only an answer arrives later.
         return self._attempt.wait_for_answer(self._sender) if expected is DriverMessage.ANSWER else b""
+
+
+#: Time for the work to finish after a failure of the job, before it is interrupted, and again after that.
+_GRACE_S: Final = 1.0
+
+
+class BackgroundTask(threading.Thread):
+    """Work in parallel with a job; see `attempt_threads`.
+
+    Args:
+        work: the thread's function. It returns when there is no more input, and soon after the input has failed.
+        interrupt: ends the work's current wait; called from another thread, perhaps several times.
+    """
+
+    def __init__(self, work: Callable[[], None], name: str, interrupt: Callable[[], None]) -> None:
+        # Copy the context, so that log lines have the sink's id.
+        super().__init__(target=copy_context().run, args=(self._note_error, work), name=name, daemon=True)
+        self._interrupt = interrupt
+        self.error: Exception | None = None
+
+    def stop(self) -> None:
+        """Wait for the end of the work, which is interrupted if it does not end soon."""
+        while self.is_alive():  # bounded: its wait was interrupted, or has a deadline
+            self.join(_GRACE_S)
+            if self.is_alive():
+                self._interrupt()
+
+    def finish(self) -> None:
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+    def _note_error(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
+            self.error = error
+
+
+@contextmanager
+def attempt_threads(source: AttemptInput, *tasks: BackgroundTask) -> Iterator[None]:
+    """Around the job: the threads that consume the output of an attempt's tasks. None is left running.
+
+    An error of a thread precedes that of the block, which is its consequence.
+
+    Args:
+        source: their input. It is closed when the block ends, and fails when the block fails.
+    """
+    try:
+        with source.failing():
+            for task in tasks:
+                task.start()
+            yield
+            source.close_input()
+            for task in tasks:
+                task.join()
+    except BaseException as error:
+        for task in tasks:
+            task.stop()
+        if isinstance(error, BatchRetryError) and source.failure not in (None, error):
+            raise source.failure from error
+        raise
+    failures = [task.error for task in tasks if task.error is not None]
+    if failures:
+        raise min(failures, key=lambda failure: not isinstance(failure, DataError))

@@ -13,13 +13,14 @@ import socket
 import ssl
 import tempfile
 import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, RemoteProtocolError
@@ -33,9 +34,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     StreamAddress,
     packed_message,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 #: Frames of all tasks together. Half of it waits for the consumers (see `attempt_input`): a quarter of a second of work
 #: for PostgreSQL, which should not have much more left when the tasks end.
@@ -122,17 +120,9 @@ class _Connection:
 
 
 class ListenerThread(threading.Thread):
-    def __init__(
-        self,
-        server: socket.socket,
-        tls: ssl.SSLContext | None,
-        limits: StreamLimits,
-        attempt_of: Callable[[bytes], AttemptInput | None],
-        failed: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, listener: StreamListener, server: socket.socket, tls: ssl.SSLContext | None) -> None:
         super().__init__(target=copy_context().run, args=(self._run,), name="spark_2pc_sink stream", daemon=True)
-        self._server, self._tls, self._limits = server, tls, limits
-        self._attempt_of, self._failed = attempt_of, failed
+        self._listener, self._server, self._tls, self._limits = listener, server, tls, listener.limits
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         for sock in (self._server, self._wake_in, self._wake_out):
@@ -166,7 +156,7 @@ class ListenerThread(threading.Thread):
                 self._serve()
         except Exception as error:  # noqa: BLE001 - every attempt fails by it
             self.has_failed = True
-            self._failed(error)
+            self._listener.failed(error)
         self._look()
         for connection in list(self._connections):
             self._close(connection)
@@ -217,7 +207,7 @@ class ListenerThread(threading.Thread):
         filled = 0
         while filled < TOKEN_BYTES:
             filled += yield from connection.receive(token[filled:])
-        attempt = self._attempt_of(bytes(token))
+        attempt = self._listener.attempt_of(bytes(token))
         if attempt is None:
             raise ConnectionRefusedError("it has not sent the token of an open attempt")
         connection.attempt = attempt
@@ -358,8 +348,8 @@ class StreamEndpoint:
 class StreamAttempt(AttemptInput):
     """The output of one attempt's tasks, which arrives by a listener."""
 
-    def __init__(self, listener: StreamListener, limits: StreamLimits) -> None:
-        super().__init__(limits.bytes_max, limits.tasks_at_once, listener.wake)
+    def __init__(self, listener: StreamListener) -> None:
+        super().__init__(listener.limits.bytes_max, listener.limits.tasks_at_once, listener.wake)
         self._listener = listener
         self.token: bytes = secrets.token_bytes(TOKEN_BYTES)
 
@@ -381,7 +371,7 @@ class StreamListener:
         self, endpoint: StreamEndpoint, limits: StreamLimits, is_needed: Callable[[], bool] = lambda: True
     ) -> None:
         self.endpoint = endpoint
-        self._limits = limits
+        self.limits = limits
         self._is_needed = is_needed
         self._lock = threading.Lock()
         self._attempts: tuple[StreamAttempt, ...] = ()
@@ -408,7 +398,7 @@ class StreamListener:
     @contextmanager
     def open_attempt(self) -> Iterator[StreamAttempt]:
         """Let tasks send for the duration of a block, whose end ends their connections."""
-        attempt = StreamAttempt(self, self._limits)
+        attempt = StreamAttempt(self)
         with self._lock:
             self._attempts = (*self._attempts, attempt)
         try:
@@ -436,14 +426,9 @@ class StreamListener:
                             other.close()
                     server = _bound(endpoint)
                 address = StreamAddress(
-                    endpoint.host.strip("[]"),
-                    server.getsockname()[1],
-                    b"",
-                    certificate,
-                    self._limits.io_deadline_s,
+                    endpoint.host.strip("[]"), server.getsockname()[1], b"", certificate, self.limits.io_deadline_s
                 )
-                connections = ListenerThread(server, tls, self._limits, self._attempt_of, self._failed)
-                self._listening = connections, address
+                self._listening = ListenerThread(self, server, tls), address
             return self._listening[1]
 
     def wake(self) -> None:
@@ -451,7 +436,7 @@ class StreamListener:
         if listening is not None:
             listening[0].wake()
 
-    def _attempt_of(self, token: bytes) -> StreamAttempt | None:
+    def attempt_of(self, token: bytes) -> StreamAttempt | None:
         """The attempt of a token, found in a time that does not depend on the token."""
         found = None
         for attempt in self._attempts:
@@ -459,7 +444,7 @@ class StreamListener:
                 found = attempt
         return found
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         for attempt in self._attempts:
             attempt.fail(BatchRetryError(reason=f"the driver's listener has ended: {error!r}"))
 
@@ -507,11 +492,8 @@ def _made_certificate() -> tuple[ssl.SSLContext, str]:
     )
     certificate = made.public_bytes(serialization.Encoding.PEM)
     password = secrets.token_bytes(TOKEN_BYTES).hex().encode()
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password),
-    )
+    encryption = serialization.BestAvailableEncryption(password)
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0

@@ -19,13 +19,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.wire.record_batch import EncodedBatch
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests
 
 TOKEN_BYTES: Final = 32
 #: A sender collects small pieces of rows into frames of this size.
@@ -57,8 +54,6 @@ class FrameKind(IntEnum):
 
 
 class DriverMessage(IntEnum):
-    """A message from the driver to a task."""
-
     WELCOME = 1
     #: The driver is not reading for now, but it is alive.
     ALIVE = 2
@@ -129,7 +124,6 @@ class LaneTotals:
 
     @classmethod
     def of(cls, frame: Frame, batch: EncodedBatch | None) -> LaneTotals:
-        """Totals of one frame, of rows or of a record batch."""
         if batch is None:
             return cls(row_bytes=len(frame.payload), rows=frame.count)
         return cls(record_bytes=len(frame.payload), records=batch.record_count, digest=batch.digest)

@@ -26,8 +26,7 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, Constrain
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableCopy
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
-from spark_2pc_sink.sink.stream.background_task import attempt_threads
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream, attempt_threads
 from spark_2pc_sink.testing import wait_until
 from tests.harness.providers import Database
 from tests.harness.streams import session_settings
@@ -177,7 +176,7 @@ class Copying:
         self.threads.__exit__(kind, error, trace)
 
     def send(self, task: int, pieces: Sequence[bytes], *, lane: int = 0, count: int = 1) -> None:
-        stream = LocalStream(self.source, task, 7)
+        stream = LocalStream(self.source, task)
         stream.rows(lane, b"".join(pieces), count)
         stream.finish()
 

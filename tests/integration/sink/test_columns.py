@@ -17,8 +17,7 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, Str
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
-from spark_2pc_sink.sink.job.lane_expressions import check_places
+from spark_2pc_sink.sink.job.lane_columns import check_places, record_sql, shared_columns
 from spark_2pc_sink.sink.records.record_columns import key_values
 from spark_2pc_sink.sink.records.record_expressions import (
     RecordExpressions,

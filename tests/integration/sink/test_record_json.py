@@ -20,8 +20,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
-from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
-from spark_2pc_sink.sink.job.lane_expressions import JsonSettings
+from spark_2pc_sink.sink.job.lane_columns import JsonSettings, record_sql, shared_columns
 from spark_2pc_sink.sink.job.session_facts import session_facts
 from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, with_guards, with_json
 from spark_2pc_sink.sink.records.record_json import (

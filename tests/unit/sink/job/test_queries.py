@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.job import calling_query
 from spark_2pc_sink.sink.job.calling_query import ConnectQuery, lag_of
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery, check_options, check_query
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, stream_endpoint
-from spark_2pc_sink.sink.job.sinks_of_runs import SinksOfRuns
+from spark_2pc_sink.sink.sink import SinksOfRuns
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 from tests.harness.halts import halt
 from tests.unit.options.test_sink_options import sink as sink_options
@@ -214,13 +214,13 @@ def test_a_restarted_query_may_write_something_else(sinks: SinksOfRuns) -> None:
     check_in(sinks, RunIds("query", "next run"), table="others")
     with pytest.raises(ConfigurationError):
         check_in(sinks, RunIds("query", "next run"))
-    assert len(sinks) == 1
+    assert len(sinks._known) == 1
 
 
 def test_queries_that_have_ended_are_forgotten(sinks: SinksOfRuns) -> None:
     for number in range(5):
         check_in(sinks, RunIds(f"query {number}", "run"), active=False)
-    assert len(sinks) == 1
+    assert len(sinks._known) == 1
 
 
 def call(sinks: SinksOfRuns, batch_id: int, error: Exception | None = None, run: RunIds = RUN) -> None:

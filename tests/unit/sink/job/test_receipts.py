@@ -14,7 +14,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.sink.job import encode_task
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, task_function
-from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA, TaskIdentity, TaskReceipt, TaskResults, read_results
+from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA, TaskIdentity, TaskReceipt, TaskResults
 from spark_2pc_sink.sink.records.record_columns import VALUE
 from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
@@ -36,7 +36,7 @@ def receipt(task: int, *, attempt: int = 7, digest: int = SENT.digest) -> TaskRe
 
 
 def read(*receipts: TaskReceipt) -> TaskResults:
-    return read_results(pa.Table.from_batches([one.to_result() for one in receipts], RESULT_SCHEMA))
+    return TaskResults.read(pa.Table.from_batches([one.to_result() for one in receipts], RESULT_SCHEMA))
 
 
 def test_receipts_are_added_up_in_the_order_of_tasks() -> None:

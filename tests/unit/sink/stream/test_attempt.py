@@ -22,13 +22,12 @@ from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import encode, receipt_of, run_encode_task, run_reread_task
-from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt, add_up
+from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt, TaskResults
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_forwarder import Forwarded, ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.stream import attempt_input
-from spark_2pc_sink.sink.stream.attempt_input import LocalStream
-from spark_2pc_sink.sink.stream.background_task import attempt_threads
+from spark_2pc_sink.sink.stream.attempt_input import LocalStream, attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
@@ -77,7 +76,7 @@ class Driver:
             self.connections.drop()
 
     def finish(self, *receipts: TaskReceipt) -> Forwarded:
-        results = add_up(receipts)
+        results = TaskResults.of(receipts)
         self.source.close_input()
         results.check_arrived(self.source.finished)
         forwarded = self.forwarder.finish()
@@ -117,7 +116,7 @@ def test_the_driver_encodes_by_the_same_code(fake: FakeCluster) -> None:
         here = encode(batches, driver.plan, TaskIdentity(0, 0), LocalStream(driver.source))
         assert driver.finish(here).records == 300
     reread = run(replace(driver.plan, stream=None), 0, 1, *batches, task_run=run_reread_task)
-    assert add_up([reread]).digest == add_up([here]).digest
+    assert TaskResults.of([reread]).digest == TaskResults.of([here]).digest
 
 
 def test_rows_that_are_superseded_have_no_record(fake: FakeCluster) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Ended, Released, Sender, StaleTaskError
 from spark_2pc_sink.sink.stream.task_stream import END, Frame, FrameKind, packed_details
 from spark_2pc_sink.wire.record_batch import EncodedBatch
 
@@ -187,7 +187,7 @@ def test_every_interleaving_ends_with_each_task_whole_or_the_attempt_failed(step
     assert world.input.held_bytes == 0
     finished = world.input.finished
     world.input.close_input()
-    assert world.input.take(FrameKind.ROWS, 0) is ENDED
+    assert world.input.take(FrameKind.ROWS, 0) is Ended.ENDED
     # Of each task, all that its last attempt has sent, in order of each kind, and nothing of another attempt.
     for task, (task_attempt, _) in finished.items():
         released = world.released[task]

@@ -18,7 +18,7 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalStream, Released
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Ended, LocalStream, Released
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import (
     FRAME_BYTES,
@@ -60,7 +60,7 @@ class Consumers:
         self._results = [self._pool.submit(self._consume, kind) for kind in (FrameKind.ROWS, FrameKind.RECORDS)]
 
     def _consume(self, kind: FrameKind) -> None:
-        while (found := self._attempt.take(kind, 0.1)) is not ENDED:
+        while (found := self._attempt.take(kind, 0.1)) is not Ended.ENDED:
             if not isinstance(found, Released):
                 continue
             if found.frame.kind is FrameKind.QUESTION:

@@ -19,16 +19,13 @@ from typing import Final
 from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
-from spark_2pc_sink.reference.config.listeners import address_text
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties, address_text
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
-from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
+from spark_2pc_sink.reference.handlers.cluster import ApiVersionsHandlers, ClusterHandlers, FeatureHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
-from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers, FeatureHandlers
-from spark_2pc_sink.reference.handlers.groups import GroupHandlers
-from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers, GroupOffsetHandlers
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
@@ -39,7 +36,7 @@ from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.protocol.api import handlers_of
+from spark_2pc_sink.reference.protocol import handlers_of
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification, settings_of
 
 #: How long a stop waits for requests in progress, including long polls.

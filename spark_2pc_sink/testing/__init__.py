@@ -33,22 +33,27 @@ from spark_2pc_sink.extras import extra
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Step
-    from spark_2pc_sink.testing.compare import (
+    from spark_2pc_sink.testing.job import (
+        CrashAt,
+        DualWriteStack,
         MultisetDifference,
         assert_same_multiset,
         assert_same_on_both_sides,
         multiset_difference,
+        run_job,
     )
-    from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, JobError, ServerError
-    from spark_2pc_sink.testing.job import CrashAt, run_job
-    from spark_2pc_sink.testing.kafka_broker import KafkaBroker
-    from spark_2pc_sink.testing.local_broker import ReferenceCoordinator
-    from spark_2pc_sink.testing.ports import free_port
+    from spark_2pc_sink.testing.kafka_broker import KafkaBroker, ReferenceCoordinator
     from spark_2pc_sink.testing.postgres import PostgresServer
-    from spark_2pc_sink.testing.stack import DualWriteStack
+    from spark_2pc_sink.testing.processes import (
+        CapabilityError,
+        DeadlineError,
+        JobError,
+        ServerError,
+        free_port,
+        wait_until,
+    )
     from spark_2pc_sink.testing.tcp_proxy import TcpProxy, kafka_request, postgres_query
     from spark_2pc_sink.testing.topics import TopicRecord, read_topic
-    from spark_2pc_sink.testing.wait import wait_until
 
 # Loaded on first use: a test run that uses none of this has no cost from the plugin.
 _HOMES: Final = {

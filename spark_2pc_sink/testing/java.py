@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from spark_2pc_sink.testing.errors import CapabilityError
+from spark_2pc_sink.testing.processes import CapabilityError
 
 #: Spark 4 and the Kafka 4 broker both ask for 17.
 JAVA_VERSION_MIN = 17

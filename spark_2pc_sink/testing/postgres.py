@@ -19,9 +19,7 @@ from typing import Any
 import psycopg2
 
 from spark_2pc_sink.extras import install_command
-from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import LocalServer
+from spark_2pc_sink.testing.processes import CapabilityError, LocalServer, ServerError, free_port
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"

@@ -11,23 +11,145 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
+from typing import IO, TYPE_CHECKING, ClassVar, Final, NoReturn, TypeVar
 
-from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.reaper import start_time
-from spark_2pc_sink.testing.wait import poll_until, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+class ServerError(RuntimeError):
+    """A server did not start, or ended by itself. The text contains the end of its log."""
+
+
+class CapabilityError(RuntimeError):
+    """A server's prerequisite is missing on this machine: Java, the broker's jars, PostgreSQL's programs.
+
+    The text names what is missing and how to get it.
+    """
+
+
+class DeadlineError(AssertionError):
+    """A condition that was waited for did not become true in time.
+
+    An AssertionError, so that the test counts as failed and not as broken.
+    """
+
+
+class JobError(Exception):
+    """A job did not end as the test intended."""
+
+
+T = TypeVar("T")
+
+#: Short compared to any wait, long compared to the cost of checking.
+POLL_INTERVAL_S = 0.02
+#: Long enough for what takes moments, also on a busy machine.
+DEADLINE_S = 60.0
+
+
+def wait_until(
+    condition: Callable[[], T], *, deadline_s: float = DEADLINE_S, what: str, interval_s: float = POLL_INTERVAL_S
+) -> T:
+    """Call ``condition`` until it returns a true value, and return that.
+
+    The condition is called at least once, and once more after the deadline, so that a machine that was under load for
+    the whole time still gets an answer.
+
+    Args:
+        condition: called without arguments; an exception it raises ends the wait.
+        deadline_s: maximum seconds to wait.
+        what: description of the condition, for the error's sentence.
+        interval_s: seconds between two calls.
+
+    Raises:
+        DeadlineError: it was never true.
+    """
+    found = poll_until(condition, deadline_s=deadline_s, interval_s=interval_s)
+    if found:
+        return found
+    raise DeadlineError(f"waited {deadline_s} s for {what}, in vain; the last result was {found!r}")
+
+
+def poll_until(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
+    """As `wait_until`, for callers with their own error: the last result, true unless time ran out."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(interval_s)
+    return condition()
+
+
+#: Below Linux's range of ports for outgoing connections (32768 to 60999 unless changed).
+PORT_MIN: Final = 15_000
+PORT_MAX: Final = 32_000
+BLOCK_PORTS: Final = 100
+_BLOCKS: Final = (PORT_MAX - PORT_MIN) // BLOCK_PORTS
+#: Name of the socket that reserves a block. Abstract: it belongs to the same network namespace as the ports, and is
+#: free again after its process has ended, for any reason.
+_LEASE: Final = "\0spark-2pc-ports-{}"
+#: Far more than other programs listen on; if none of these is free, the machine has another problem.
+TRIES_MAX: Final = 1_000
+_drawing: Final = threading.Lock()
+#: The ports of this process, by its id: after a fork the leases are the parent's, and the kernel frees them when both
+#: have ended.
+_own: Final[dict[int, Iterator[int]]] = {}
+
+
+def free_port() -> int:
+    """Return a free port of 127.0.0.1, which is not given out again while this process runs.
+
+    Raises:
+        OSError: no free port was found.
+    """
+    with _drawing:
+        for port in islice(_own.setdefault(os.getpid(), _leased()), TRIES_MAX):
+            if _is_free(port):
+                return port
+    raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
+
+
+def _leased() -> Iterator[int]:
+    """The ports of blocks that no other running process has."""
+    begin = secrets.randbelow(_BLOCKS)
+    for number in range(begin, begin + _BLOCKS):
+        first = PORT_MIN + number % _BLOCKS * BLOCK_PORTS
+        lease = socket.socket(socket.AF_UNIX)
+        try:
+            lease.bind(_LEASE.format(first))
+        except OSError:
+            lease.close()
+            continue
+        # No object owns it from here on: the kernel closes it when the process ends.
+        lease.detach()
+        yield from range(first, first + BLOCK_PORTS)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as candidate:
+        # As servers do: a port whose last connections are in TIME_WAIT counts as free.
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
 
 #: A start takes up to four seconds; the rest is for a machine under load.
 START_DEADLINE_S = 90.0

@@ -6,10 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, kill_all
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, free_port, kill_all, wait_until
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
-from spark_2pc_sink.testing.wait import wait_until
 
 _START_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 20.0

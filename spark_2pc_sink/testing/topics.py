@@ -9,8 +9,7 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from spark_2pc_sink.testing.errors import DeadlineError
-from spark_2pc_sink.testing.wait import POLL_INTERVAL_S
+from spark_2pc_sink.testing.processes import POLL_INTERVAL_S, DeadlineError
 
 _REQUEST_DEADLINE_S = 10.0
 #: A leader has moved, and the broker that was asked did not know yet.

@@ -21,7 +21,7 @@ from spark_2pc_sink.reference.metadata.acls import (
     refusal_of,
 )
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
 _Described: Final = DescribeAclsResponse.DescribeAclsResource

@@ -31,7 +31,7 @@ from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Ac
 from spark_2pc_sink.reference.handlers.cluster import MALFORMED
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
-from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
+from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult

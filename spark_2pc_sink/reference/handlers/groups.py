@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from kafka.protocol.admin import DescribeGroupsResponse, ListGroupsResponse
-from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from kafka.protocol.consumer import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+)
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
+from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION, offsets_code
+from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.members import (
     DEAD,
     Group,
@@ -18,10 +31,15 @@ from spark_2pc_sink.reference.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
-from spark_2pc_sink.reference.groups.service import GroupService
+from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
+from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.handlers.cluster import allowed
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.protocol.codec import DeleteGroupsResponse
+from spark_2pc_sink.reference.handlers.topics import find_topic
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.protocol import DeleteGroupsResponse, RequestContext, TxnOffsetCommitResponse, serves
+from spark_2pc_sink.reference.transactions.service import Verification
 from spark_2pc_sink.wire.api_versions import Api
 
 _JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
@@ -206,3 +224,289 @@ def _described(group: Group) -> Any:
             for member in group.members.values()
         ],
     )
+
+
+_CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
+_CommitPartition: Final = _CommitTopic.OffsetCommitResponsePartition
+_TxnTopic: Final = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_TxnPartition: Final = _TxnTopic.TxnOffsetCommitResponsePartition
+_DeleteTopic: Final = OffsetDeleteResponse.OffsetDeleteResponseTopic
+_DeletePartition: Final = _DeleteTopic.OffsetDeleteResponsePartition
+_FetchTopic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
+_FetchPartition: Final = _FetchTopic.OffsetFetchResponsePartition
+_FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
+_GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
+_GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
+
+# First versions of an API in which ...
+_TOPIC_ID_VERSION: Final = 10  # OffsetCommit and OffsetFetch identify topics by id
+_TXN_TOPIC_ID_VERSION: Final = 6  # TxnOffsetCommit does (KIP-1319)
+_GROUPS_VERSION: Final = 8  # OffsetFetch has several groups
+_FETCH_CODE_VERSION: Final = 2  # OffsetFetch has a code for the whole request
+_GROUP_GONE_VERSION: Final = 9  # OffsetCommit's client, of KIP-848, knows GROUP_ID_NOT_FOUND
+_TXN_GROUP_GONE_VERSION: Final = 6  # TxnOffsetCommit's does (KIP-1319)
+_NO_OFFSET: Final = -1
+#: A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447).
+_Fetched: TypeAlias = tuple[OffsetValue | None, Code]
+#: Name and id of a topic, its code, and the partitions to fetch.
+_FetchTarget: TypeAlias = tuple[str, UUID | None, Code, list[int]]
+
+
+class _Accepted(NamedTuple):
+    """A partition in a request that is not refused so far, and its answer."""
+
+    key: OffsetKey
+    topic_id: UUID | None
+    asked: Any
+    answer: Any
+
+
+class GroupOffsetHandlers:
+    def __init__(
+        self, groups: GroupService, verification: Verification, catalog: Catalog, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._groups = groups
+        self._store = groups.store
+        self._verification = verification
+        self._catalog = catalog
+        self._now_ms = now_ms
+
+    @serves(Api.OFFSET_COMMIT, 2, 10)
+    async def commit(self, context: RequestContext, request: Any) -> Any:
+        refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
+        by_id = context.version >= _TOPIC_ID_VERSION
+        topics, accepted = self._sifted(context, request, refusal, _CommitTopic, _CommitPartition, by_id=by_id)
+        if accepted:
+            offsets = self._offsets(accepted)
+            code = self._check(request, knows_gone=context.version >= _GROUP_GONE_VERSION)
+            if not code:
+                self._groups.seen(request.group_id, request.member_id)
+                code = await self._append(request.group_id, offsets)
+            self._settle(accepted, code)
+        return OffsetCommitResponse(topics=topics)
+
+    @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
+    async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
+        refusal, by_id = _transaction_refusal(context, request), context.version >= _TXN_TOPIC_ID_VERSION
+        topics, accepted = self._sifted(context, request, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
+        if accepted:
+            code = await self._commit_in_transaction(request, self._offsets(accepted), context.version)
+            self._settle(accepted, Code(offsets_code(context.version, code)))
+        return TxnOffsetCommitResponse(topics=topics)
+
+    async def _commit_in_transaction(
+        self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], version: int
+    ) -> Code:
+        """The offsets are durable when it returns, and pending until the transaction ends."""
+        if not is_group_id(request.group_id):
+            return Code.INVALID_GROUP_ID
+        pair = Pair(request.producer_id, request.producer_epoch)
+        code, guard = await self._admitted(pair, request, version)
+        if code:
+            return code
+        code = self._check(request, knows_gone=version >= _TXN_GROUP_GONE_VERSION, transactional=True)
+        return code or await self._append(request.group_id, offsets, pair, guard)
+
+    async def _admitted(self, pair: Pair, request: Any, version: int) -> tuple[Code, VerificationGuard | None]:
+        """Whether the transaction may write to the group's partition, and the guard for that permission."""
+        log, bumps = self._store.log(request.group_id), version >= OFFSETS_ADD_VERSION
+        started = log.start_verification(pair, supports_epoch_bump=bumps, now_ms=self._now_ms())
+        code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
+        if guard is not None:
+            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(request.group_id))
+            code = Code(await self._verification.for_offsets(version, request.transactional_id, pair, partition))
+        if not code and self._verification.is_sealed(pair):
+            code = Code.INVALID_PRODUCER_EPOCH
+        return code, guard
+
+    def _check(self, request: Any, *, knows_gone: bool, transactional: bool = False) -> Code:
+        group = self._store.groups.get(request.group_id)
+        if group is not None:
+            return group.check_commit(request, transactional=transactional)
+        unknown = Code.GROUP_ID_NOT_FOUND if knows_gone else Code.ILLEGAL_GENERATION
+        return unknown if request.generation_id_or_member_epoch >= 0 else Code.NONE
+
+    async def _append(
+        self,
+        group_id: str,
+        offsets: Mapping[OffsetKey, OffsetValue],
+        writer: Pair | None = None,
+        guard: VerificationGuard | None = None,
+    ) -> Code:
+        if not offsets:
+            return Code.NONE
+        code = self._store.append(group_id, list(offsets.items()), writer=writer, guard=guard)
+        return code or await self._store.durable(group_id)
+
+    def _sifted(
+        self,
+        context: RequestContext,
+        request: Any,
+        refusal: Code,
+        topic_kind: Any,
+        partition_kind: Any,
+        *,
+        by_id: bool = False,
+    ) -> tuple[list[Any], list[_Accepted]]:
+        """The answers by topic, which begin with those that are refused as in Kafka, and the accepted partitions."""
+        topics, accepted = [], []
+        for topic in request.topics:
+            name, topic_id, code = self._find(context, AclOperation.READ, topic, by_id=by_id)
+            code = refusal or code
+            known = None if code else self._catalog.topic(name)
+            rows = []
+            for each in topic.partitions:
+                index = each.partition_index
+                exists = known is not None and 0 <= index < known.partitions
+                missing = Code.NONE if exists else Code.UNKNOWN_TOPIC_OR_PARTITION
+                rows.append(partition_kind(partition_index=index, error_code=code or missing))
+                if exists:
+                    accepted.append(_Accepted(OffsetKey(request.group_id, name, index), topic_id, each, rows[-1]))
+            rows.sort(key=lambda row: not row.error_code)
+            topics.append(topic_kind(name=name, partitions=rows))
+            if by_id:
+                topics[-1].topic_id = topic_id
+        topics.sort(key=lambda answer: not any(row.error_code for row in answer.partitions))
+        return topics, accepted
+
+    def _find(
+        self, context: RequestContext, operation: AclOperation, topic: Any, *, by_id: bool
+    ) -> tuple[str, UUID | None, Code]:
+        topic_id = topic.topic_id if by_id else None
+        name, refusal = find_topic(self._catalog, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
+        return name, topic_id, refusal
+
+    def _offsets(self, accepted: Iterable[_Accepted]) -> dict[OffsetKey, OffsetValue]:
+        now_ms = self._now_ms()
+        return {
+            key: OffsetValue(
+                offset=asked.committed_offset,
+                leader_epoch=UNKNOWN if asked.committed_leader_epoch is None else asked.committed_leader_epoch,
+                metadata=asked.committed_metadata or "",
+                commit_ms=now_ms,
+                topic_id=topic_id,
+            )
+            for key, topic_id, asked, _ in accepted
+            if self._fits(asked.committed_metadata)
+        }
+
+    def _settle(self, accepted: Iterable[_Accepted], code: Code) -> None:
+        for each in accepted:
+            fits = self._fits(each.asked.committed_metadata)
+            each.answer.error_code = code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
+
+    def _fits(self, metadata: str | None) -> bool:
+        """False if the client's metadata is too long; counted in characters, as in Java."""
+        units = len((metadata or "").encode("utf-16-be", "surrogatepass")) // 2
+        return units <= self._groups.properties.offset_metadata_max_bytes
+
+    @serves(Api.OFFSET_FETCH, 1, 10)
+    async def fetch(self, context: RequestContext, request: Any) -> Any:
+        """Without topics (from v2 on) every offset of the group."""
+        stable = bool(request.require_stable)
+        if context.version >= _GROUPS_VERSION:
+            groups = []
+            for group in request.groups:
+                code, topics = await self._fetch_group(context, group.group_id, group.topics, require_stable=stable)
+                groups.append(_FetchGroup(group_id=group.group_id, topics=topics, error_code=code))
+            return OffsetFetchResponse(groups=groups)
+        code, topics = await self._fetch_group(context, request.group_id, request.topics, require_stable=stable)
+        if code and context.version < _FETCH_CODE_VERSION:
+            asked = ((each.name, None, code, list(each.partition_indexes)) for each in request.topics)
+            topics = [_fetched(request.group_id, each, {}, context.version) for each in asked]
+        return OffsetFetchResponse(topics=topics, error_code=code)
+
+    async def _fetch_group(
+        self, context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, require_stable: bool
+    ) -> tuple[Code, list[Any]]:
+        if not context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group_id):
+            return Code.GROUP_AUTHORIZATION_FAILED, []
+        by_id = context.version >= _TOPIC_ID_VERSION
+        asked = keys = None
+        if topics is not None:
+            describe = AclOperation.DESCRIBE
+            asked = [
+                (*self._find(context, describe, each, by_id=by_id), list(each.partition_indexes)) for each in topics
+            ]
+            keys = [OffsetKey(group_id, name, at) for name, _, code, indexes in asked if not code for at in indexes]
+        table = self._store.offsets(group_id)
+        committed = table.of_group(group_id)
+        found: dict[OffsetKey, _Fetched] = {}
+        for key in committed if keys is None else keys:
+            unstable = require_stable and table.is_pending(key)
+            found[key] = (None, Code.UNSTABLE_OFFSET_COMMIT) if unstable else (committed.get(key), Code.NONE)
+        # A crash must not revert offsets that were shown.
+        code = await self._store.durable(group_id)
+        if code is not Code.NONE:
+            return code, []
+        wanted = self._all_topics(context, found) if asked is None else asked
+        return Code.NONE, [_fetched(group_id, topic, found, context.version) for topic in wanted]
+
+    def _all_topics(self, context: RequestContext, found: Iterable[OffsetKey]) -> list[_FetchTarget]:
+        """Every topic with offsets of the group that the principal may see; by id only those that exist."""
+        partitions: dict[str, list[int]] = {}
+        for key in found:
+            if context.access.allows(AclOperation.DESCRIBE, Resource.TOPIC, key.topic):
+                partitions.setdefault(key.topic, []).append(key.partition)
+        wanted: list[_FetchTarget] = []
+        for name, indexes in partitions.items():
+            topic = self._catalog.topic(name)
+            if topic is not None or context.version < _TOPIC_ID_VERSION:
+                wanted.append((name, None if topic is None else topic.id, Code.NONE, sorted(indexes)))
+        return wanted
+
+    @serves(Api.OFFSET_DELETE, 0, 0)
+    async def delete(self, context: RequestContext, request: Any) -> Any:
+        """KIP-496."""
+        group = self._store.groups.get(request.group_id)
+        if not context.access.allows(AclOperation.DELETE, Resource.GROUP, request.group_id):
+            return OffsetDeleteResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
+        if not is_group_id(request.group_id):
+            return OffsetDeleteResponse(error_code=Code.INVALID_GROUP_ID)
+        if group is None:
+            return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND)
+        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
+        topics, accepted = self._sifted(context, request, Code.NONE, _DeleteTopic, _DeletePartition)
+        table = self._store.offsets(request.group_id)
+        removed = []
+        for each in accepted:
+            if group.subscribes_to(each.key.topic):
+                each.answer.error_code = Code.GROUP_SUBSCRIBED_TO_TOPIC
+            elif table.get(each.key) or table.is_pending(each.key):
+                removed.append(each)
+        code = self._store.append_tombstones(request.group_id, [each.key for each in removed])
+        if removed:
+            code = code or await self._store.durable(request.group_id)
+        for each in removed:
+            each.answer.error_code = code
+        return OffsetDeleteResponse(topics=topics)
+
+
+def _transaction_refusal(context: RequestContext, request: Any) -> Code:
+    if not context.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
+
+
+def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetched], version: int) -> Any:
+    name, topic_id, code, indexes = topic
+    kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
+    partitions = []
+    for index in indexes:
+        value, row_code = found.get(OffsetKey(group_id, name, index), (None, code))
+        if value is not None and value.topic_id and topic_id and value.topic_id != topic_id:
+            # Committed for a deleted topic of the same name.
+            value = None
+        partitions.append(
+            kind(
+                partition_index=index,
+                committed_offset=_NO_OFFSET if value is None else value.offset,
+                committed_leader_epoch=UNKNOWN if value is None else value.leader_epoch,
+                metadata="" if value is None else value.metadata,
+                error_code=row_code,
+            )
+        )
+    if version >= _GROUPS_VERSION:
+        return _GroupTopic(name=name, topic_id=topic_id, partitions=partitions)
+    return _FetchTopic(name=name, partitions=partitions)

@@ -19,12 +19,12 @@ from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetFo
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation
-from spark_2pc_sink.reference.handlers.topic_lookup import find_log, find_topic, topic_refusal
+from spark_2pc_sink.reference.handlers.topics import find_log, find_topic, topic_refusal
 from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, NOT_FOUND, FoundOffset, Isolation, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
 from spark_2pc_sink.wire.api_versions import Api
 

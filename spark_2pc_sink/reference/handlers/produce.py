@@ -21,11 +21,11 @@ from spark_2pc_sink.reference.config.properties import INT64_MAX
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
+from spark_2pc_sink.reference.handlers.topics import find_topic
 from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, LogSettings, PartitionLog, decoded
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.transactions.service import Verification, synced

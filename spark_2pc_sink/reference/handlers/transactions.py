@@ -18,10 +18,10 @@ from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
-from spark_2pc_sink.reference.handlers.topic_lookup import by_topic
+from spark_2pc_sink.reference.handlers.topics import by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.wire.api_versions import Api
 

@@ -19,8 +19,7 @@ from typing import Final, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.reference.config.listeners import Listener
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties, Listener
 from spark_2pc_sink.reference.network.request_channel import (
     AccessOf,
     Dispatcher,

@@ -17,12 +17,19 @@ from kafka.protocol.metadata import ApiVersionsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.config.listeners import Users
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties, Users
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Login, LoginStep
-from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.codec import ApiRequest, read_head, read_request, write_response
+from spark_2pc_sink.reference.protocol import (
+    ANONYMOUS,
+    ApiRequest,
+    Handler,
+    Handlers,
+    RequestContext,
+    read_head,
+    read_request,
+    write_response,
+)
 from spark_2pc_sink.wire.api_versions import Api
 
 #: The bytes of a reply: length and header, then the body.

@@ -24,9 +24,8 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.config.listeners import PLAIN, Users
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.protocol.codec import ApiRequest, write_response
+from spark_2pc_sink.reference.config.properties import PLAIN, Users
+from spark_2pc_sink.reference.protocol import ApiRequest, RequestContext, serves, write_response
 from spark_2pc_sink.wire.api_versions import Api
 
 

@@ -16,15 +16,13 @@ from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
-from spark_2pc_sink.reference.handlers.groups import GroupHandlers
-from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers, GroupOffsetHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.metadata.data_directory import new_state
-from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
-from spark_2pc_sink.reference.protocol.codec import REQUESTS
+from spark_2pc_sink.reference.protocol import REQUESTS, RequestContext, handlers_of
 from tests.unit.reference.batches import message
 from tests.unit.reference.groups import messages
 from tests.unit.reference.node import exchange

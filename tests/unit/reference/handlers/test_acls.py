@@ -12,7 +12,7 @@ from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, Brok
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol import RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.batches import message
 from tests.unit.reference.coordinator.access import AccessBy

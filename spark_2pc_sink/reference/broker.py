@@ -23,9 +23,9 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties, address
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
-from spark_2pc_sink.reference.handlers.cluster import ApiVersionsHandlers, ClusterHandlers, FeatureHandlers
+from spark_2pc_sink.reference.handlers.cluster import ApiVersionsHandlers, ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
-from spark_2pc_sink.reference.handlers.groups import GroupHandlers, GroupOffsetHandlers
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
@@ -124,14 +124,12 @@ class Broker:
             ClusterHandlers(catalog),
             TopicHandlers(catalog),
             ConfigHandlers(catalog),
-            FeatureHandlers(catalog),
             AclHandlers(catalog),
             ProduceHandlers(catalog, verification, now_ms=now_ms),
             PartitionHandlers(catalog),
             SaslHandlers(),
             TransactionHandlers(self._transactions, self._markers, catalog, now_ms=now_ms),
-            GroupHandlers(self._groups),
-            GroupOffsetHandlers(self._groups, verification, catalog, now_ms=now_ms),
+            GroupHandlers(self._groups, verification, catalog, now_ms=now_ms),
         ]
         handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
         return Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})

@@ -1,4 +1,17 @@
-"""The context of a request, and handlers: methods that are marked with their API and versions."""
+"""Requests and responses of the Kafka protocol, as handlers see them and as bytes, and what marks a handler.
+
+A request is kafka-python's own object; its fields have the names of Kafka's schemas in snake case. Handlers build the
+response classes themselves. Headers are read and written here: the library would copy a whole request for its
+header, but the records of a Produce request should be copied only once, out of the frame.
+
+The server has one event loop, so a request with a million entries would block every client. The library's decoders are
+functions generated from the schemas; a long request is decoded by the same function with its two names for reading
+lists and tags replaced, and is rejected as soon as one entry too many is announced.
+
+Versions of Kafka 4.4.0 that kafka-python lacks are its own classes, built from its schemas with the additions of
+Kafka's (``common/message`` in its client library): TxnOffsetCommit v6 identifies topics by id (KIP-1319), ApiVersions
+v5 has the client's expected cluster and node (KIP-1242), DeleteGroups v3 a message with each code.
+"""
 
 from __future__ import annotations
 
@@ -74,23 +87,18 @@ def serves(api: Api, version_min: int, version_max: int, *, only_reads: bool = F
     """Mark a method as the handler of an API in these versions, for `handlers_of`; see `Handler`."""
 
     def marked(method: _Method) -> _Method:
-        vars(method)["serves"] = (api, version_min, version_max, only_reads)
+        vars(method)["serves"] = api, partial(Handler, version_min, version_max, only_reads=only_reads)
         return method
 
     return marked
 
 
 def handlers_of(family: object) -> dict[Api, Handler]:
-    found = {}
-    for name, method in vars(type(family)).items():
-        if served := getattr(method, "serves", None):
-            api, version_min, version_max, only_reads = served
-            found[api] = Handler(version_min, version_max, getattr(family, name), only_reads)
-    return found
+    marked = ((name, getattr(method, "serves", None)) for name, method in vars(type(family)).items())
+    return {served[0]: served[1](getattr(family, name)) for name, served in marked if served}
 
 
 _Schema: TypeAlias = dict[str, Any]
-_Patch: TypeAlias = Callable[[_Schema], None]
 
 
 def _named(fields: list[_Schema], name: str) -> _Schema:
@@ -112,16 +120,7 @@ def _add_topic_ids(schema: _Schema) -> None:
     topic.insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+", "ignorable": True})
 
 
-def _add_expected_node(schema: _Schema) -> None:
-    node = {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1}
-    schema["fields"] += [_text_field("ClusterId", 5), node]
-
-
-def _add_messages(schema: _Schema) -> None:
-    _named(schema["fields"], "Results")["fields"].append(_text_field("ErrorMessage", 3))
-
-
-def _newer(known: Any, version: int, patch: _Patch = lambda _schema: None) -> Any:
+def _newer(known: Any, version: int, patch: Callable[[_Schema], None] = lambda _: None) -> Any:
     """The class of a message up to a version that its own class lacks; without ``patch`` that has the same fields."""
 
     def patched(_: type, schema: _Schema) -> _Schema:
@@ -139,10 +138,15 @@ def _newer(known: Any, version: int, patch: _Patch = lambda _schema: None) -> An
 
 TxnOffsetCommitRequest: Final = _newer(producer.TxnOffsetCommitRequest, 6, _add_topic_ids)
 TxnOffsetCommitResponse: Final = _newer(producer.TxnOffsetCommitResponse, 6, _add_topic_ids)
-ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, _add_expected_node)
+_EXPECTED: Final = (_text_field("ClusterId", 5), {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1})
+ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, lambda schema: schema["fields"].extend(_EXPECTED))
 ApiVersionsResponse: Final = _newer(metadata.ApiVersionsResponse, 5)
 DeleteGroupsRequest: Final = _newer(admin.DeleteGroupsRequest, 3)
-DeleteGroupsResponse: Final = _newer(admin.DeleteGroupsResponse, 3, _add_messages)
+DeleteGroupsResponse: Final = _newer(
+    admin.DeleteGroupsResponse,
+    3,
+    lambda schema: _named(schema["fields"], "Results")["fields"].append(_text_field("ErrorMessage", 3)),
+)
 
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")

@@ -18,10 +18,10 @@ its verdict on both sides does not depend on the code under test. Linux only.
 
 `pytest_plugin` provides the servers as fixtures, and a job that is killed at each step: docs/testing.md.
 
-Reading order: ``local_broker``, ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics``
-and ``compare`` (reading back, and how two sides differ), ``spark`` and ``spark_cluster`` (a session, and executors as
-processes), ``stack``, ``job`` and ``killed_job`` (both sides for a job that runs as a process, and its death),
-``pytest_plugin``, then the small parts: ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
+Reading order: ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics`` (reading back),
+``spark`` and ``spark_cluster`` (a session, and executors as processes), ``job`` and ``killed_job`` (a job that runs as a
+process, its death, its two sides and how they differ), ``pytest_plugin``, then the parts: ``processes``, ``reaper``,
+``java``.
 """
 
 from __future__ import annotations
@@ -60,17 +60,13 @@ _HOMES: Final = {
     name: module
     for module, names in {
         "recipe.steps": "Step",
-        "testing.compare": "MultisetDifference assert_same_multiset assert_same_on_both_sides multiset_difference",
-        "testing.errors": "CapabilityError DeadlineError JobError ServerError",
-        "testing.job": "CrashAt run_job",
-        "testing.kafka_broker": "KafkaBroker",
-        "testing.local_broker": "ReferenceCoordinator",
-        "testing.ports": "free_port",
+        "testing.job": "CrashAt DualWriteStack MultisetDifference assert_same_multiset assert_same_on_both_sides "
+        "multiset_difference run_job",
+        "testing.kafka_broker": "KafkaBroker ReferenceCoordinator",
         "testing.postgres": "PostgresServer",
-        "testing.stack": "DualWriteStack",
+        "testing.processes": "CapabilityError DeadlineError JobError ServerError free_port wait_until",
         "testing.tcp_proxy": "TcpProxy kafka_request postgres_query",
         "testing.topics": "TopicRecord read_topic",
-        "testing.wait": "wait_until",
     }.items()
     for name in names.split()
 }

@@ -1,4 +1,12 @@
-"""Metadata, FindCoordinator and DescribeCluster. There is one node, and it leads everything."""
+"""What the cluster is: Metadata, FindCoordinator, DescribeCluster, ApiVersions, and UpdateFeatures (KIP-584, KIP-890).
+
+There is one node, and it leads everything.
+
+Java clients decide by the finalized level of ``transaction.version`` whether they use transactions of version 2, so
+the epoch of the features grows with every start of the node and every change of the level: a client believes only a
+newer one. Only that level can be changed here, as ``kafka-features.sh`` requests it. The messages are those of
+``FeatureControlManager``, whose single answer covers all features of a request.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +30,18 @@ from spark_2pc_sink.wire.api_versions import Api
 
 _log = logging.getLogger(__name__)
 
-_Broker: Final = MetadataResponse.MetadataResponseBroker
 _Topic: Final = MetadataResponse.MetadataResponseTopic
 _Partition: Final = _Topic.MetadataResponsePartition
 _Coordinator: Final = FindCoordinatorResponse.Coordinator
 
-_METADATA_IDS_VERSION: Final = 12  # the first version of Metadata that may identify topics by id
-_COORDINATORS_VERSION: Final = 4  # the first version of FindCoordinator with several keys and share groups
+# First versions of an API in which ...
+_METADATA_IDS_VERSION: Final = 12  # Metadata may identify topics by id
+_COORDINATORS_VERSION: Final = 4  # FindCoordinator has several keys and share groups
+_UPGRADE_TYPE_VERSION: Final = 1  # UpdateFeatures has an upgrade type; Kafka ignores version 0's field in its place
+_ONE_RESULT_VERSION: Final = 2  # UpdateFeatures is answered without a result for each feature
+_SOFTWARE_NAME_VERSION: Final = 3  # ApiVersions has the client's name, whose form is checked, and features
+_LEVEL_ZERO_VERSION: Final = 4  # clients of ApiVersions accept a feature that begins at level 0 (KIP-1022)
+_EXPECTED_NODE_VERSION: Final = 5  # ApiVersions has the client's expected cluster and node (KIP-1242)
 #: Most partitions that one Metadata request creates: each is a directory, and the request waits for all of them.
 AUTO_CREATED_PARTITIONS_MAX: Final = 1000
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
@@ -48,6 +61,21 @@ MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
 )
+
+TRANSACTION_VERSION: Final = "transaction.version"
+METADATA_VERSION: Final = "metadata.version"
+#: ``metadata.version`` of Kafka 4.4.0.
+_METADATA_LEVEL: Final = 33
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+_NEEDS_TYPE: Final = (
+    "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
+)
+_NO_NODE: Final = -1
+#: ``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``.
+_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+#: Lower versions are listed but refused: older librdkafkas take their absence for a broker without
+#: record batches of version 2 (KAFKA-18659).
+_SHOWN_FROM: Final = {Api.PRODUCE: 0}
 
 
 class ClusterHandlers:
@@ -77,7 +105,7 @@ class ClusterHandlers:
                     topic.authorized_operations = allowed(access, Resource.TOPIC, topic.name)
         host, port = context.advertised
         return MetadataResponse(
-            brokers=[_Broker(node_id=self._catalog.node_id, host=host, port=port)],
+            brokers=[MetadataResponse.MetadataResponseBroker(node_id=self._catalog.node_id, host=host, port=port)],
             cluster_id=self._catalog.cluster_id,
             controller_id=self._catalog.node_id,
             topics=topics,
@@ -86,11 +114,9 @@ class ClusterHandlers:
 
     def _topic_by_id(self, topic_id: uuid.UUID, access: Access) -> Any:
         topic = self._catalog.topic_by_id(topic_id)
-        if topic is None:
-            return _no_topic(Code.UNKNOWN_TOPIC_ID, None, topic_id)
-        if not _may_describe(access, topic.name):
-            return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
-        return self._described(topic)
+        if topic is not None and _may_describe(access, topic.name):
+            return self._described(topic)
+        return _no_topic(Code.UNKNOWN_TOPIC_ID if topic is None else Code.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
 
     async def _topics_by_name(self, request: Any, access: Access) -> list[Any]:
         creating = request.allow_auto_topic_creation and self._catalog.properties.auto_create_topics_enable
@@ -171,92 +197,6 @@ class ClusterHandlers:
             brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=node, host=host, port=port)],
             authorized_operations=_cluster_operations(context.access, request),
         )
-
-
-def may_create(access: Access, name: str) -> bool:
-    resources = ((Resource.CLUSTER, CLUSTER_NAME), (Resource.TOPIC, name))
-    return any(access.allows(AclOperation.CREATE, *resource) for resource in resources)
-
-
-def allowed(access: Access, resource: Resource, name: str) -> set[int]:
-    """The principal's allowed operations on a topic, a group or the cluster, as operation codes (KIP-430)."""
-    operations = (AclOperation[each] for each in _SUPPORTED[resource].split())
-    return {each.value for each in operations if access.allows(each, resource, name)}
-
-
-def _may_describe(access: Access, topic: str) -> bool:
-    return access.allows(AclOperation.DESCRIBE, Resource.TOPIC, topic)
-
-
-def _cluster_operations(access: Access, request: Any) -> set[int] | None:
-    if not request.include_cluster_authorized_operations:
-        return None
-    describes = access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
-    return allowed(access, Resource.CLUSTER, CLUSTER_NAME) if describes else set()
-
-
-def _metadata_refusal(topics: Iterable[Any], version: int) -> Code:
-    for topic in topics:
-        if version < _METADATA_IDS_VERSION:
-            if topic.name is None or topic.topic_id:
-                return Code.INVALID_REQUEST
-        elif topic.name is None and not topic.topic_id:
-            return Code.UNKNOWN_SERVER_ERROR  # Kafka has a null pointer error here
-    return Code.NONE
-
-
-def _no_topic(code: Code, name: str | None, topic_id: uuid.UUID | None = None) -> Any:
-    return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS)
-
-
-def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code, str]:
-    """A code, and the message that accompanies it before version 4."""
-    if key_type == _GROUP:
-        allows = access.allows(AclOperation.DESCRIBE, Resource.GROUP, key)
-        denied = Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
-    elif key_type == _TRANSACTION:
-        allows = access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
-        denied = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactional Id authorization failed."
-    else:
-        return Code.INVALID_REQUEST, "" if key_type == _SHARE else MALFORMED
-    return (Code.NONE, "NONE") if allows else denied
-
-
-TRANSACTION_VERSION: Final = "transaction.version"
-METADATA_VERSION: Final = "metadata.version"
-#: ``metadata.version`` of Kafka 4.4.0.
-_METADATA_LEVEL: Final = 33
-_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
-_NEEDS_TYPE: Final = (
-    "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
-)
-# First versions of an API in which ...
-_UPGRADE_TYPE_VERSION: Final = 1  # UpdateFeatures has an upgrade type; Kafka ignores version 0's field in its place
-_ONE_RESULT_VERSION: Final = 2  # UpdateFeatures is answered without a result for each feature
-_SOFTWARE_NAME_VERSION: Final = 3  # ApiVersions has the client's name, whose form is checked, and features
-_LEVEL_ZERO_VERSION: Final = 4  # clients of ApiVersions accept a feature that begins at level 0 (KIP-1022)
-_EXPECTED_NODE_VERSION: Final = 5  # ApiVersions has the client's expected cluster and node (KIP-1242)
-_NO_NODE: Final = -1
-#: ``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``.
-_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-#: Lower versions are listed but refused: older librdkafkas take their absence for a broker without
-#: record batches of version 2 (KAFKA-18659).
-_SHOWN_FROM: Final = {Api.PRODUCE: 0}
-
-
-def supported_levels(properties: BrokerProperties) -> dict[str, tuple[int, int]]:
-    """The lowest and highest levels; as in Kafka 4.4.0, except for features of APIs that the server lacks."""
-    highest = properties.transaction_keep_prepared_version
-    return {"kraft.version": (0, 1), METADATA_VERSION: (7, _METADATA_LEVEL), TRANSACTION_VERSION: (0, highest)}
-
-
-def finalized_levels(transaction_version: int) -> dict[str, int]:
-    return {"kraft.version": 0, METADATA_VERSION: _METADATA_LEVEL, TRANSACTION_VERSION: transaction_version}
-
-
-class FeatureHandlers:
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
 
     @serves(Api.UPDATE_FEATURES, 0, 2)
     async def update_features(self, context: RequestContext, request: Any) -> Any:
@@ -354,3 +294,62 @@ class ApiVersionsHandlers:
             if cluster_id is not None and (cluster_id, node_id) != (self._catalog.cluster_id, self._catalog.node_id):
                 return Code.REBOOTSTRAP_REQUIRED
         return Code.NONE
+
+
+def may_create(access: Access, name: str) -> bool:
+    resources = ((Resource.CLUSTER, CLUSTER_NAME), (Resource.TOPIC, name))
+    return any(access.allows(AclOperation.CREATE, *resource) for resource in resources)
+
+
+def allowed(access: Access, resource: Resource, name: str) -> set[int]:
+    """The principal's allowed operations on a topic, a group or the cluster, as operation codes (KIP-430)."""
+    operations = (AclOperation[each] for each in _SUPPORTED[resource].split())
+    return {each.value for each in operations if access.allows(each, resource, name)}
+
+
+def _may_describe(access: Access, topic: str) -> bool:
+    return access.allows(AclOperation.DESCRIBE, Resource.TOPIC, topic)
+
+
+def _cluster_operations(access: Access, request: Any) -> set[int] | None:
+    if not request.include_cluster_authorized_operations:
+        return None
+    describes = access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+    return allowed(access, Resource.CLUSTER, CLUSTER_NAME) if describes else set()
+
+
+def _metadata_refusal(topics: Iterable[Any], version: int) -> Code:
+    for topic in topics:
+        if version < _METADATA_IDS_VERSION:
+            if topic.name is None or topic.topic_id:
+                return Code.INVALID_REQUEST
+        elif topic.name is None and not topic.topic_id:
+            return Code.UNKNOWN_SERVER_ERROR  # Kafka has a null pointer error here
+    return Code.NONE
+
+
+def _no_topic(code: Code, name: str | None, topic_id: uuid.UUID | None = None) -> Any:
+    return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS)
+
+
+def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code, str]:
+    """A code, and the message that accompanies it before version 4."""
+    if key_type == _GROUP:
+        allows = access.allows(AclOperation.DESCRIBE, Resource.GROUP, key)
+        denied = Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
+    elif key_type == _TRANSACTION:
+        allows = access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
+        denied = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactional Id authorization failed."
+    else:
+        return Code.INVALID_REQUEST, "" if key_type == _SHARE else MALFORMED
+    return (Code.NONE, "NONE") if allows else denied
+
+
+def supported_levels(properties: BrokerProperties) -> dict[str, tuple[int, int]]:
+    """The lowest and highest levels; as in Kafka 4.4.0, except for features of APIs that the server lacks."""
+    highest = properties.transaction_keep_prepared_version
+    return {"kraft.version": (0, 1), METADATA_VERSION: (7, _METADATA_LEVEL), TRANSACTION_VERSION: (0, highest)}
+
+
+def finalized_levels(transaction_version: int) -> dict[str, int]:
+    return {"kraft.version": 0, METADATA_VERSION: _METADATA_LEVEL, TRANSACTION_VERSION: transaction_version}

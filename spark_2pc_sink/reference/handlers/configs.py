@@ -35,8 +35,8 @@ from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serv
 from spark_2pc_sink.wire.api_versions import Api
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult
-_Config: Final = _Result.DescribeConfigsResourceResult
 _Altered: Final = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+_Config: Final = _Result.DescribeConfigsResourceResult
 
 # Types of resources (Kafka: ConfigResource.Type).
 _TOPIC, _BROKER = 2, 4

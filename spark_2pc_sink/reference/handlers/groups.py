@@ -1,4 +1,4 @@
-"""Consumer groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and DeleteGroups."""
+"""Consumer groups, from JoinGroup to DeleteGroups, and their offsets: OffsetCommit to OffsetDelete, TxnOffsetCommit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka.protocol.consumer import (
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION, offsets_code
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.members import (
@@ -42,12 +42,17 @@ from spark_2pc_sink.reference.protocol import DeleteGroupsResponse, RequestConte
 from spark_2pc_sink.reference.transactions.service import Verification
 from spark_2pc_sink.wire.api_versions import Api
 
-_JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
-_LeftMember: Final = LeaveGroupResponse.MemberResponse
 _DescribedGroup: Final = DescribeGroupsResponse.DescribedGroup
-_DescribedMember: Final = _DescribedGroup.DescribedGroupMember
-_ListedGroup: Final = ListGroupsResponse.ListedGroup
-_DeletedGroup: Final = DeleteGroupsResponse.DeletableGroupResult
+_CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
+_TxnTopic: Final = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_DeleteTopic: Final = OffsetDeleteResponse.OffsetDeleteResponseTopic
+_FetchTopic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
+_FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
+_GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
+#: The classes that answer for a topic and for its partitions.
+_COMMITTED: Final = _CommitTopic, _CommitTopic.OffsetCommitResponsePartition
+_COMMITTED_IN_TXN: Final = _TxnTopic, _TxnTopic.TxnOffsetCommitResponsePartition
+_DELETED: Final = _DeleteTopic, _DeleteTopic.OffsetDeleteResponsePartition
 
 # First versions of an API in which ...
 _REBALANCE_TIMEOUT_VERSION: Final = 1  # JoinGroup has a timeout for the rebalance besides that of the session
@@ -55,196 +60,14 @@ _NO_PROTOCOL_VERSION: Final = 7  # JoinGroup's answer may omit the protocol
 _SYNC_PROTOCOL_VERSION: Final = 5  # SyncGroup must state the client's expected group protocol (KIP-559)
 _LEAVE_BATCH_VERSION: Final = 3  # LeaveGroup has several members
 _GROUP_NOT_FOUND_VERSION: Final = 6  # DescribeGroups reports a nonexistent group (KIP-1043)
-#: Supported group types, in the lower case of the filter's comparison.
-_GROUP_TYPE: Final = "classic"
-
-
-class GroupHandlers:
-    def __init__(self, service: GroupService) -> None:
-        self._service = service
-
-    @serves(Api.JOIN_GROUP, 0, 9)
-    async def join(self, context: RequestContext, request: Any) -> Any:
-        """Answered when the join phase ends."""
-        if not may_read(context.access, request.group_id):
-            return _join_response(JoinAnswer(code=Code.GROUP_AUTHORIZATION_FAILED), context.version)
-        has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
-        wanted = JoinRequest(
-            ticket=None,
-            version=context.version,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            client_id=context.client_id or "",
-            client_host=context.client_host,
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=max(request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms, 0),
-            protocol_type=request.protocol_type,
-            protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
-        )
-        return _join_response(await self._service.join(request.group_id, wanted), context.version)
-
-    @serves(Api.SYNC_GROUP, 0, 5)
-    async def sync(self, context: RequestContext, request: Any) -> Any:
-        """Answered when the leader's assignment is durable."""
-        if context.version >= _SYNC_PROTOCOL_VERSION and None in {request.protocol_type, request.protocol_name}:
-            return _sync_response(SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL))
-        if not may_read(context.access, request.group_id):
-            return _sync_response(SyncAnswer(code=Code.GROUP_AUTHORIZATION_FAILED))
-        wanted = SyncRequest(
-            ticket=None,
-            member_id=request.member_id,
-            generation=request.generation_id,
-            instance_id=request.group_instance_id,
-            protocol_type=request.protocol_type,
-            protocol=request.protocol_name,
-            assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
-        )
-        return _sync_response(await self._service.sync(request.group_id, wanted))
-
-    @serves(Api.HEARTBEAT, 0, 4)
-    async def heartbeat(self, context: RequestContext, request: Any) -> Any:
-        code = Code.GROUP_AUTHORIZATION_FAILED
-        if may_read(context.access, request.group_id):
-            code = self._service.heartbeat(
-                request.group_id, request.member_id, request.group_instance_id, request.generation_id
-            )
-        return HeartbeatResponse(error_code=code)
-
-    @serves(Api.LEAVE_GROUP, 0, 5)
-    async def leave(self, context: RequestContext, request: Any) -> Any:
-        """Below v3 the single member's code is that of the request."""
-        if not may_read(context.access, request.group_id):
-            return LeaveGroupResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
-        identities = [(request.member_id, None)]
-        if context.version >= _LEAVE_BATCH_VERSION:
-            identities = [(each.member_id, each.group_instance_id) for each in request.members]
-        code, codes = self._service.leave(request.group_id, identities)
-        if context.version < _LEAVE_BATCH_VERSION:
-            return LeaveGroupResponse(error_code=code or codes[0])
-        members = [
-            _LeftMember(member_id=member_id, group_instance_id=instance_id, error_code=each)
-            for (member_id, instance_id), each in zip(identities, codes, strict=False)
-        ]
-        return LeaveGroupResponse(error_code=code, members=members)
-
-    @serves(Api.DESCRIBE_GROUPS, 0, 6)
-    async def describe(self, context: RequestContext, request: Any) -> Any:
-        """Members' metadata is shown only for a stable group."""
-        refused, described = [], []
-        for group_id in request.groups:
-            if not context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group_id):
-                refused.append(_DescribedGroup(error_code=Code.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
-                continue
-            group = self._service.store.groups.get(group_id)
-            found = _DescribedGroup(group_id=group_id, group_state=DEAD) if group is None else _described(group)
-            if group is None and context.version >= _GROUP_NOT_FOUND_VERSION:
-                found.error_code, found.error_message = Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
-            elif request.include_authorized_operations:
-                found.authorized_operations = allowed(context.access, Resource.GROUP, group_id)
-            described.append(found)
-        return DescribeGroupsResponse(groups=[*refused, *described])
-
-    @serves(Api.LIST_GROUPS, 0, 5)
-    async def list(self, context: RequestContext, request: Any) -> Any:
-        """By state (v4) and type (v5); groups that the principal may not describe are hidden."""
-        states = {each.strip().lower() for each in request.states_filter or ()}
-        types = {each.strip().lower() for each in request.types_filter or ()}
-        sees_all = context.access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
-        groups = [
-            _ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=_GROUP_TYPE,
-            )
-            for group in self._service.store.groups.values()
-            if (not states or group.state.value.lower() in states)
-            and (not types or _GROUP_TYPE in types)
-            and (sees_all or context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group.group_id))
-        ]
-        return ListGroupsResponse(groups=groups)
-
-    @serves(Api.DELETE_GROUPS, 0, 3)
-    async def delete(self, context: RequestContext, request: Any) -> Any:
-        """Groups with members are refused."""
-        names = list(dict.fromkeys(request.groups_names))
-        may = [name for name in names if context.access.allows(AclOperation.DELETE, Resource.GROUP, name)]
-        codes = await self._service.delete(may)
-        # Kafka has a message only for its own new code, GROUP_DELETION_FAILED.
-        denied = Code.GROUP_AUTHORIZATION_FAILED
-        results = [_DeletedGroup(group_id=name, error_code=codes.get(name, denied)) for name in names]
-        return DeleteGroupsResponse(results=results)
-
-
-def may_read(access: Access, group_id: str) -> bool:
-    return access.allows(AclOperation.READ, Resource.GROUP, group_id)
-
-
-def _join_response(answer: JoinAnswer, version: int) -> Any:
-    return JoinGroupResponse(
-        error_code=answer.code,
-        generation_id=answer.generation,
-        protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol or ("" if version < _NO_PROTOCOL_VERSION else None),
-        leader=answer.leader,
-        skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
-        members=[
-            _JoinedMember(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata)
-            for each in answer.members
-        ],
-    )
-
-
-def _sync_response(answer: SyncAnswer) -> Any:
-    return SyncGroupResponse(
-        error_code=answer.code,
-        protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol,
-        assignment=answer.assignment,
-    )
-
-
-def _described(group: Group) -> Any:
-    stable = group.state is GroupState.STABLE
-    return _DescribedGroup(
-        group_id=group.group_id,
-        group_state=group.state.value,
-        protocol_type=group.protocol_type or "",
-        protocol_data=(group.protocol or "") if stable else "",
-        members=[
-            _DescribedMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata(group.protocol) if stable else b"",
-                member_assignment=member.assignment,
-            )
-            for member in group.members.values()
-        ],
-    )
-
-
-_CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
-_CommitPartition: Final = _CommitTopic.OffsetCommitResponsePartition
-_TxnTopic: Final = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-_TxnPartition: Final = _TxnTopic.TxnOffsetCommitResponsePartition
-_DeleteTopic: Final = OffsetDeleteResponse.OffsetDeleteResponseTopic
-_DeletePartition: Final = _DeleteTopic.OffsetDeleteResponsePartition
-_FetchTopic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
-_FetchPartition: Final = _FetchTopic.OffsetFetchResponsePartition
-_FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
-_GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
-_GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
-
-# First versions of an API in which ...
 _TOPIC_ID_VERSION: Final = 10  # OffsetCommit and OffsetFetch identify topics by id
 _TXN_TOPIC_ID_VERSION: Final = 6  # TxnOffsetCommit does (KIP-1319)
 _GROUPS_VERSION: Final = 8  # OffsetFetch has several groups
 _FETCH_CODE_VERSION: Final = 2  # OffsetFetch has a code for the whole request
 _GROUP_GONE_VERSION: Final = 9  # OffsetCommit's client, of KIP-848, knows GROUP_ID_NOT_FOUND
 _TXN_GROUP_GONE_VERSION: Final = 6  # TxnOffsetCommit's does (KIP-1319)
+#: Supported group types, in the lower case of the filter's comparison.
+_GROUP_TYPE: Final = "classic"
 _NO_OFFSET: Final = -1
 #: A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447).
 _Fetched: TypeAlias = tuple[OffsetValue | None, Code]
@@ -261,7 +84,7 @@ class _Accepted(NamedTuple):
     answer: Any
 
 
-class GroupOffsetHandlers:
+class GroupHandlers:
     def __init__(
         self, groups: GroupService, verification: Verification, catalog: Catalog, *, now_ms: Callable[[], int]
     ) -> None:
@@ -271,11 +94,127 @@ class GroupOffsetHandlers:
         self._catalog = catalog
         self._now_ms = now_ms
 
+    @serves(Api.JOIN_GROUP, 0, 9)
+    async def join(self, context: RequestContext, request: Any) -> Any:
+        """Answered when the join phase ends."""
+        answer = JoinAnswer(code=_refusal(context, request.group_id))
+        if not answer.code:
+            answer = await self._groups.join(request.group_id, _join_request(context, request))
+        return JoinGroupResponse(
+            error_code=answer.code,
+            generation_id=answer.generation,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol or ("" if context.version < _NO_PROTOCOL_VERSION else None),
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=[
+                JoinGroupResponse.JoinGroupResponseMember(
+                    member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
+                )
+                for each in answer.members
+            ],
+        )
+
+    @serves(Api.SYNC_GROUP, 0, 5)
+    async def sync(self, context: RequestContext, request: Any) -> Any:
+        """Answered when the leader's assignment is durable."""
+        answer = SyncAnswer(code=_refusal(context, request.group_id))
+        if context.version >= _SYNC_PROTOCOL_VERSION and None in {request.protocol_type, request.protocol_name}:
+            answer = SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL)
+        if not answer.code:
+            wanted = SyncRequest(
+                ticket=None,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol=request.protocol_name,
+                assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+            )
+            answer = await self._groups.sync(request.group_id, wanted)
+        return SyncGroupResponse(
+            error_code=answer.code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol,
+            assignment=answer.assignment,
+        )
+
+    @serves(Api.HEARTBEAT, 0, 4)
+    async def heartbeat(self, context: RequestContext, request: Any) -> Any:
+        code = _refusal(context, request.group_id) or self._groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+        return HeartbeatResponse(error_code=code)
+
+    @serves(Api.LEAVE_GROUP, 0, 5)
+    async def leave(self, context: RequestContext, request: Any) -> Any:
+        """Below v3 the single member's code is that of the request."""
+        if refusal := _refusal(context, request.group_id):
+            return LeaveGroupResponse(error_code=refusal)
+        identities = [(request.member_id, None)]
+        if context.version >= _LEAVE_BATCH_VERSION:
+            identities = [(each.member_id, each.group_instance_id) for each in request.members]
+        code, codes = self._groups.leave(request.group_id, identities)
+        if context.version < _LEAVE_BATCH_VERSION:
+            return LeaveGroupResponse(error_code=code or codes[0])
+        members = [
+            LeaveGroupResponse.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=each)
+            for (member_id, instance_id), each in zip(identities, codes, strict=False)
+        ]
+        return LeaveGroupResponse(error_code=code, members=members)
+
+    @serves(Api.DESCRIBE_GROUPS, 0, 6)
+    async def describe(self, context: RequestContext, request: Any) -> Any:
+        """Members' metadata is shown only for a stable group."""
+        refused, described = [], []
+        for group_id in request.groups:
+            if refusal := _refusal(context, group_id, AclOperation.DESCRIBE):
+                refused.append(_DescribedGroup(error_code=refusal, group_id=group_id))
+                continue
+            group = self._store.groups.get(group_id)
+            found = _DescribedGroup(group_id=group_id, group_state=DEAD) if group is None else _described(group)
+            if group is None and context.version >= _GROUP_NOT_FOUND_VERSION:
+                found.error_code, found.error_message = Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+            elif request.include_authorized_operations:
+                found.authorized_operations = allowed(context.access, Resource.GROUP, group_id)
+            described.append(found)
+        return DescribeGroupsResponse(groups=[*refused, *described])
+
+    @serves(Api.LIST_GROUPS, 0, 5)
+    async def list_groups(self, context: RequestContext, request: Any) -> Any:
+        """By state (v4) and type (v5); groups that the principal may not describe are hidden."""
+        states = {each.strip().lower() for each in request.states_filter or ()}
+        types = {each.strip().lower() for each in request.types_filter or ()}
+        sees_all = context.access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+        groups = [
+            ListGroupsResponse.ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=_GROUP_TYPE,
+            )
+            for group in self._store.groups.values()
+            if (not states or group.state.value.lower() in states)
+            and (not types or _GROUP_TYPE in types)
+            and (sees_all or not _refusal(context, group.group_id, AclOperation.DESCRIBE))
+        ]
+        return ListGroupsResponse(groups=groups)
+
+    @serves(Api.DELETE_GROUPS, 0, 3)
+    async def delete_groups(self, context: RequestContext, request: Any) -> Any:
+        """Groups with members are refused."""
+        names = list(dict.fromkeys(request.groups_names))
+        refusals = {name: _refusal(context, name, AclOperation.DELETE) for name in names}
+        codes = refusals | await self._groups.delete([name for name in names if not refusals[name]])
+        # Kafka has a message only for its own new code, GROUP_DELETION_FAILED.
+        result = DeleteGroupsResponse.DeletableGroupResult
+        return DeleteGroupsResponse(results=[result(group_id=name, error_code=codes[name]) for name in names])
+
     @serves(Api.OFFSET_COMMIT, 2, 10)
     async def commit(self, context: RequestContext, request: Any) -> Any:
-        refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
-        by_id = context.version >= _TOPIC_ID_VERSION
-        topics, accepted = self._sifted(context, request, refusal, _CommitTopic, _CommitPartition, by_id=by_id)
+        refusal, by_id = _refusal(context, request.group_id), context.version >= _TOPIC_ID_VERSION
+        topics, accepted = self._sifted(context, request, refusal, _COMMITTED, by_id=by_id)
         if accepted:
             offsets = self._offsets(accepted)
             code = self._check(request, knows_gone=context.version >= _GROUP_GONE_VERSION)
@@ -287,8 +226,10 @@ class GroupOffsetHandlers:
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
-        refusal, by_id = _transaction_refusal(context, request), context.version >= _TXN_TOPIC_ID_VERSION
-        topics, accepted = self._sifted(context, request, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
+        refusal, by_id = _refusal(context, request.group_id), context.version >= _TXN_TOPIC_ID_VERSION
+        if not context.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+            refusal = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        topics, accepted = self._sifted(context, request, refusal, _COMMITTED_IN_TXN, by_id=by_id)
         if accepted:
             code = await self._commit_in_transaction(request, self._offsets(accepted), context.version)
             self._settle(accepted, Code(offsets_code(context.version, code)))
@@ -301,14 +242,6 @@ class GroupOffsetHandlers:
         if not is_group_id(request.group_id):
             return Code.INVALID_GROUP_ID
         pair = Pair(request.producer_id, request.producer_epoch)
-        code, guard = await self._admitted(pair, request, version)
-        if code:
-            return code
-        code = self._check(request, knows_gone=version >= _TXN_GROUP_GONE_VERSION, transactional=True)
-        return code or await self._append(request.group_id, offsets, pair, guard)
-
-    async def _admitted(self, pair: Pair, request: Any, version: int) -> tuple[Code, VerificationGuard | None]:
-        """Whether the transaction may write to the group's partition, and the guard for that permission."""
         log, bumps = self._store.log(request.group_id), version >= OFFSETS_ADD_VERSION
         started = log.start_verification(pair, supports_epoch_bump=bumps, now_ms=self._now_ms())
         code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
@@ -317,7 +250,8 @@ class GroupOffsetHandlers:
             code = Code(await self._verification.for_offsets(version, request.transactional_id, pair, partition))
         if not code and self._verification.is_sealed(pair):
             code = Code.INVALID_PRODUCER_EPOCH
-        return code, guard
+        code = code or self._check(request, knows_gone=version >= _TXN_GROUP_GONE_VERSION, transactional=True)
+        return code or await self._append(request.group_id, offsets, pair, guard)
 
     def _check(self, request: Any, *, knows_gone: bool, transactional: bool = False) -> Code:
         group = self._store.groups.get(request.group_id)
@@ -339,16 +273,10 @@ class GroupOffsetHandlers:
         return code or await self._store.durable(group_id)
 
     def _sifted(
-        self,
-        context: RequestContext,
-        request: Any,
-        refusal: Code,
-        topic_kind: Any,
-        partition_kind: Any,
-        *,
-        by_id: bool = False,
+        self, context: RequestContext, request: Any, refusal: Code, kinds: tuple[Any, Any], *, by_id: bool = False
     ) -> tuple[list[Any], list[_Accepted]]:
         """The answers by topic, which begin with those that are refused as in Kafka, and the accepted partitions."""
+        topic_kind, partition_kind = kinds
         topics, accepted = [], []
         for topic in request.topics:
             name, topic_id, code = self._find(context, AclOperation.READ, topic, by_id=by_id)
@@ -419,8 +347,8 @@ class GroupOffsetHandlers:
     async def _fetch_group(
         self, context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, require_stable: bool
     ) -> tuple[Code, list[Any]]:
-        if not context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group_id):
-            return Code.GROUP_AUTHORIZATION_FAILED, []
+        if refusal := _refusal(context, group_id, AclOperation.DESCRIBE):
+            return refusal, []
         by_id = context.version >= _TOPIC_ID_VERSION
         asked = keys = None
         if topics is not None:
@@ -456,18 +384,18 @@ class GroupOffsetHandlers:
         return wanted
 
     @serves(Api.OFFSET_DELETE, 0, 0)
-    async def delete(self, context: RequestContext, request: Any) -> Any:
+    async def delete_offsets(self, context: RequestContext, request: Any) -> Any:
         """KIP-496."""
         group = self._store.groups.get(request.group_id)
-        if not context.access.allows(AclOperation.DELETE, Resource.GROUP, request.group_id):
-            return OffsetDeleteResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
+        if refusal := _refusal(context, request.group_id, AclOperation.DELETE):
+            return OffsetDeleteResponse(error_code=refusal)
         if not is_group_id(request.group_id):
             return OffsetDeleteResponse(error_code=Code.INVALID_GROUP_ID)
         if group is None:
             return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND)
         if group.state is not GroupState.EMPTY and not group.is_consumer_group:
             return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
-        topics, accepted = self._sifted(context, request, Code.NONE, _DeleteTopic, _DeletePartition)
+        topics, accepted = self._sifted(context, request, Code.NONE, _DELETED)
         table = self._store.offsets(request.group_id)
         removed = []
         for each in accepted:
@@ -483,15 +411,13 @@ class GroupOffsetHandlers:
         return OffsetDeleteResponse(topics=topics)
 
 
-def _transaction_refusal(context: RequestContext, request: Any) -> Code:
-    if not context.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
-        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
-
-
 def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetched], version: int) -> Any:
     name, topic_id, code, indexes = topic
-    kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
+    kind = (
+        _GroupTopic.OffsetFetchResponsePartitions
+        if version >= _GROUPS_VERSION
+        else _FetchTopic.OffsetFetchResponsePartition
+    )
     partitions = []
     for index in indexes:
         value, row_code = found.get(OffsetKey(group_id, name, index), (None, code))
@@ -510,3 +436,45 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetc
     if version >= _GROUPS_VERSION:
         return _GroupTopic(name=name, topic_id=topic_id, partitions=partitions)
     return _FetchTopic(name=name, partitions=partitions)
+
+
+def _refusal(context: RequestContext, group_id: str, operation: AclOperation = AclOperation.READ) -> Code:
+    allows = context.access.allows(operation, Resource.GROUP, group_id)
+    return Code.NONE if allows else Code.GROUP_AUTHORIZATION_FAILED
+
+
+def _join_request(context: RequestContext, request: Any) -> JoinRequest:
+    has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
+    return JoinRequest(
+        ticket=None,
+        version=context.version,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=context.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=max(request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms, 0),
+        protocol_type=request.protocol_type,
+        protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
+    )
+
+
+def _described(group: Group) -> Any:
+    stable = group.state is GroupState.STABLE
+    return _DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if stable else "",
+        members=[
+            _DescribedGroup.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if stable else b"",
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )

@@ -91,18 +91,16 @@ _TOPIC_ID_VERSION: Final = 13  # the first version that identifies topics by id
 _ZSTD_VERSION: Final = 7  # the first version whose client may compress with zstd (KIP-110)
 _ZSTD: Final = 4
 #: Valid acks values; any but 0 waits for the disk, whether 1 or -1.
-_ACKS: Final = frozenset({-1, 0, 1})
+_ACKS: Final = {-1, 0, 1}
 #: The client id of Kafka's admin client (``AdminUtils.ADMIN_CLIENT_ID``). Any client can use it.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 #: Failed appends whose answer omits the log's start offset (``ReplicaManager.appendRecordsToLeader``).
-_WITHOUT_LOG_START: Final = frozenset(
-    {
-        Code.CORRUPT_MESSAGE,
-        Code.MESSAGE_TOO_LARGE,
-        Code.RECORD_LIST_TOO_LARGE,
-        Code.KAFKA_STORAGE_ERROR,
-    }
-)
+_WITHOUT_LOG_START: Final = {
+    Code.CORRUPT_MESSAGE,
+    Code.MESSAGE_TOO_LARGE,
+    Code.RECORD_LIST_TOO_LARGE,
+    Code.KAFKA_STORAGE_ERROR,
+}
 
 _Topic: Final = ProduceResponse.TopicProduceResponse
 _Answer: Final = _Topic.PartitionProduceResponse
@@ -276,7 +274,14 @@ class ProduceHandlers:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
             return []
         now_ms = self._now_ms()
-        internal_allowed = _may_write_internal(context)
+        # Into the coordinators' own logs. Kafka checks only the client id, and WRITE on the topic. Any client can use
+        # any client id, and one bad record keeps the coordinator from starting. So the principal is checked too: an
+        # authorizer must be configured, and grant it what it grants other brokers.
+        internal_allowed = (
+            context.client_id == _ADMIN_CLIENT_ID
+            and context.access is not FULL_ACCESS
+            and context.access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+        )
         appended: list[tuple[PartitionLog, _Write]] = []
         for write in writes:
             if write.found is None:
@@ -302,20 +307,6 @@ class ProduceHandlers:
             if not write.code:
                 appended.append((log, write))
         return appended
-
-
-def _may_write_internal(context: RequestContext) -> bool:
-    """Whether the client may write into the coordinators' own logs.
-
-    Kafka checks only the client id, and WRITE on the topic. Any client can use any client id, and
-    one bad record keeps the coordinator from starting. So the principal is checked too: an authorizer must be
-    configured, and grant it what it grants other brokers.
-    """
-    return (
-        context.client_id == _ADMIN_CLIENT_ID
-        and context.access is not FULL_ACCESS
-        and context.access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
-    )
 
 
 def _refuse(writes: Iterable[_Write], code: Code) -> None:

@@ -19,7 +19,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties, Users
 from spark_2pc_sink.reference.coordinator.events import Access
-from spark_2pc_sink.reference.network.sasl import Login, LoginStep
+from spark_2pc_sink.reference.network.sasl import Login
 from spark_2pc_sink.reference.protocol import (
     ANONYMOUS,
     ApiRequest,
@@ -177,8 +177,7 @@ class RequestChannel:
         if self._login is not None:
             await self._log_in(self._login, call)
         elif call.api is Api.PRODUCE:
-            await self._room_for_produce()
-            self._begin_produce(call, len(frame))
+            await self._begin_produce(call, len(frame))
         else:
             await self.finish()
             # Requests sent after a failed Produce must not be carried out as if it had succeeded.
@@ -222,12 +221,9 @@ class RequestChannel:
             if call.handler is not None:
                 login.api_versions_requested()
             await self._answer(call)
-        else:
-            await self._follow(login.request(call.api, call.request))
-
-    async def _follow(self, step: LoginStep) -> None:
-        """Send the login's answer; a refusal is delayed, to slow down password guessing."""
-        if step.refused is not None:
+            return
+        step = login.request(call.api, call.request)
+        if step.refused is not None:  # delayed, to slow down password guessing
             self._listener.metrics.failed_logins += 1
             await asyncio.sleep(self._listener.properties.connection_failed_authentication_delay_ms / 1000)
         self._send(step.reply)
@@ -255,14 +251,12 @@ class RequestChannel:
         finally:
             self._reading = None
 
-    async def _room_for_produce(self) -> None:
+    async def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
         while self._produces and (self._produces[0].done() or len(self._produces) >= PRODUCES_AHEAD_MAX):
             await _done(self._produces[0])
             self._produces.popleft()
         if self._appended is not None:
             await self._appended
-
-    def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
         appended = self._appended = asyncio.get_running_loop().create_future()
         context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
         previous = self._produces[-1] if self._produces else None

@@ -199,31 +199,28 @@ class Login:
 
     def request(self, api: Api, request: ApiRequest) -> LoginStep:
         self._check(api)
-        return self._handshake(request) if api is Api.SASL_HANDSHAKE else self._authenticate(request)
-
-    def _handshake(self, request: ApiRequest) -> LoginStep:
-        mechanism, head = request.body.mechanism, request.head
-        known = mechanism in self._mechanisms
-        code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
-        response = SaslHandshakeResponse(error_code=code, mechanisms=list(self._mechanisms))
-        reply = write_response(response, head.correlation_id, version=head.version)
-        if not known:
-            return LoginStep(reply, refused=f"the mechanism {mechanism!r} is not enabled")
-        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
-        self._expected = (Api.SASL_AUTHENTICATE,)
-        return LoginStep(reply)
-
-    def _authenticate(self, request: ApiRequest) -> LoginStep:
-        head = request.head
-        user = refused = None
-        try:
-            answer, user = self._exchange.evaluate(request.body.auth_bytes)
-            response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
-        except SaslRefusedError as error:
-            refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
-            response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
+        head, user, refused = request.head, None, None
+        response: Any
+        if api is Api.SASL_HANDSHAKE:
+            response, refused = self._handshake(request.body.mechanism)
+        else:
+            try:
+                answer, user = self._exchange.evaluate(request.body.auth_bytes)
+                response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
+            except SaslRefusedError as error:
+                refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
+                response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
         reply = write_response(response, head.correlation_id, version=head.version)
         return LoginStep(reply, principal=None if user is None else f"User:{user}", refused=refused)
+
+    def _handshake(self, mechanism: str) -> tuple[Any, str | None]:
+        mechanisms = list(self._mechanisms)
+        if mechanism not in mechanisms:
+            response = SaslHandshakeResponse(error_code=Code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+            return response, f"the mechanism {mechanism!r} is not enabled"
+        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
+        self._expected = (Api.SASL_AUTHENTICATE,)
+        return SaslHandshakeResponse(error_code=Code.NONE, mechanisms=mechanisms), None
 
     def _check(self, api: Api) -> None:
         if api not in self._expected:

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
-from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers, FeatureHandlers
+from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
@@ -26,7 +26,6 @@ class ClusterNode:
             **handlers_of(ClusterHandlers(catalog)),
             **handlers_of(TopicHandlers(catalog)),
             **handlers_of(ConfigHandlers(catalog)),
-            **handlers_of(FeatureHandlers(catalog)),
         }
 
     async def ask(self, request: Any, version: int, *, access: Access = FULL_ACCESS) -> Any:

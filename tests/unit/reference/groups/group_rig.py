@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
-from spark_2pc_sink.reference.handlers.groups import GroupHandlers, GroupOffsetHandlers
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
@@ -83,8 +83,7 @@ class GroupRig:
         verification: Any = self.verification
         self.service.load()
         self._handlers = {
-            **handlers_of(GroupHandlers(self.service)),
-            **handlers_of(GroupOffsetHandlers(self.service, verification, self.catalog, now_ms=self._day_ms)),
+            **handlers_of(GroupHandlers(self.service, verification, self.catalog, now_ms=self._day_ms)),
         }
 
     def _day_ms(self) -> int:

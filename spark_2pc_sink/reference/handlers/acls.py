@@ -41,7 +41,8 @@ class AclHandlers:
         if refusal is not None:
             return DescribeAclsResponse(**refusal)
         found = groupby(
-            sorted(filter(wanted.matches, self._catalog.acls)), key=lambda acl: (acl.resource, acl.pattern, acl.name)
+            sorted(filter(wanted.matches, self._catalog.state.acls)),
+            key=lambda acl: (acl.resource, acl.pattern, acl.name),
         )
         return DescribeAclsResponse(
             resources=[
@@ -81,7 +82,7 @@ class AclHandlers:
         refusal = self._refusal(context, AclOperation.ALTER)
         if refusal is not None:
             return DeleteAclsResponse(filter_results=[_Deleted(**refusal) for _ in wanted])
-        found = [tuple(filter(each.matches, self._catalog.acls)) for each in wanted]
+        found = [tuple(filter(each.matches, self._catalog.state.acls)) for each in wanted]
         await self._catalog.alter_acls(lambda now: now - set(chain(*found)))
         results = []
         for each, matching in zip(wanted, found, strict=True):

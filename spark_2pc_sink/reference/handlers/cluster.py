@@ -224,7 +224,7 @@ class ClusterHandlers:
         return UpdateFeaturesResponse(error_message=None, results=results)
 
     def _fault(self, name: str, level: int, upgrade_type: int) -> str | None:
-        now = finalized_levels(self._catalog.transaction_version).get(name, 0)
+        now = finalized_levels(self._catalog.state.transaction_version).get(name, 0)
         controller = f"Local controller {self._catalog.node_id}"
         properties = self._catalog.properties
         supported = supported_levels(properties)
@@ -277,7 +277,7 @@ class ApiVersionsHandlers:
             finalized_features_epoch=self._catalog.features_epoch,
             finalized_features=[
                 ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in finalized_levels(self._catalog.transaction_version).items()
+                for name, level in finalized_levels(self._catalog.state.transaction_version).items()
                 if level > 0
             ],
         )

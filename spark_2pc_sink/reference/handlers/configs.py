@@ -87,7 +87,7 @@ class ConfigHandlers:
         return self._broker_entries(name)
 
     def _broker_entries(self, name: str) -> list[tuple[ConfigEntry, bool]]:
-        configs = self._catalog.broker_configs
+        configs = self._catalog.state.broker_configs
         if not name:
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
             return [

@@ -19,9 +19,8 @@ its verdict on both sides does not depend on the code under test. Linux only.
 `pytest_plugin` provides the servers as fixtures, and a job that is killed at each step: docs/testing.md.
 
 Reading order: ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics`` (reading back),
-``spark`` and ``spark_cluster`` (a session, and executors as processes), ``job`` and ``killed_job`` (a job that runs as a
-process, its death, its two sides and how they differ), ``pytest_plugin``, then the parts: ``processes``, ``reaper``,
-``java``.
+``spark``, ``spark_cluster`` (a session, and executors as processes), ``job``, ``killed_job`` (a job as a process, its
+death, both its sides), ``pytest_plugin``, then the small parts: ``processes``, ``reaper``, ``java``.
 """
 
 from __future__ import annotations

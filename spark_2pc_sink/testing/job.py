@@ -1,4 +1,7 @@
-"""A user's job as a separate process: run to its end, or killed when its sink reaches a step of the recipe."""
+"""A user's job under test: run to its end or killed at a step of the recipe, its topic and database, what they contain.
+
+Both sides of a sink are compared by `spark_2pc_sink.verify`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,18 +23,10 @@ from spark_2pc_sink.testing.spark import spark_environment
 from spark_2pc_sink.testing.topics import TopicRecord, read_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from spark_2pc_sink.verification.report import VerifyReport
-
-if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Step
-
-if TYPE_CHECKING:
     from spark_2pc_sink.testing.kafka_broker import ReferenceCoordinator
     from spark_2pc_sink.testing.postgres import PostgresServer
     from spark_2pc_sink.verification.report import VerifyReport
-
 
 T = TypeVar("T", bound=Hashable)
 

@@ -1,4 +1,4 @@
-"""Apache Kafka as a local process: one node that is broker and controller (KRaft), started from a folder of jars.
+"""A Kafka of one node as a local process: the reference coordinator, or Apache Kafka (KRaft), started from jars.
 
 The jars are those that ``docker/kafka/pom.xml`` names; ``make setup`` puts them into ``.cache/``.
 """

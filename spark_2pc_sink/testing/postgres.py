@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import re
@@ -201,10 +202,8 @@ def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
 
 def _copy(binaries: Path) -> Path:
     """Copy the installation around ``binaries`` to a world-readable location, and return its directory of programs."""
-    # Keep the TemporaryDirectory object: its finalizer removes the directory.
-    copy = tempfile.TemporaryDirectory(prefix="spark-2pc-postgres-binaries-", ignore_cleanup_errors=True)
-    _copies.append(copy)
-    folder = Path(copy.name)
+    folder = Path(tempfile.mkdtemp(prefix="spark-2pc-postgres-binaries-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     package = binaries.parent.parent
     installation = folder / package.name / binaries.parent.name
@@ -214,9 +213,6 @@ def _copy(binaries: Path) -> Path:
     if libraries.is_dir():
         shutil.copytree(libraries, folder / libraries.name)
     return installation / binaries.name
-
-
-_copies: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _why_not(binaries: Path, user: tuple[int, int] | None) -> str | None:

@@ -95,6 +95,10 @@ def poll_until(condition: Callable[[], T], *, deadline_s: float, interval_s: flo
     return condition()
 
 
+# Ports. A server that is killed and restarted keeps its port, so the port must not be taken meanwhile. Outgoing
+# connections use a different range, and each port is given out once: every process draws from blocks of ports that are
+# its own for as long as it runs.
+
 #: Below Linux's range of ports for outgoing connections (32768 to 60999 unless changed).
 PORT_MIN: Final = 15_000
 PORT_MAX: Final = 32_000

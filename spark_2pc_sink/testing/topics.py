@@ -121,7 +121,9 @@ def _read(
     while unfinished:
         if time.monotonic() > begun_s + deadline_s:
             raise DeadlineError(f"{topic}-{sorted(unfinished)} not read to {ends} within {deadline_s} s")
-        for message in _arrived(consumer):
+        # `Consumer.consume` alone waits for as many messages as it may return.
+        first = consumer.poll(_POLL_S)
+        for message in [] if first is None else [first, *consumer.consume(_MESSAGES_MAX, timeout=0)]:
             error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
                 raise KafkaException(error)
@@ -132,15 +134,6 @@ def _read(
             if offset >= ends[partition] - (error is None):
                 unfinished.discard(partition)
     return records
-
-
-def _arrived(consumer: Consumer) -> list[Message]:
-    """The first message or end of a partition that arrives, and those that have arrived with it.
-
-    `Consumer.consume` alone waits for as many messages as it may return.
-    """
-    first = consumer.poll(_POLL_S)
-    return [] if first is None else [first, *consumer.consume(_MESSAGES_MAX, timeout=0)]
 
 
 def _record(message: Message, topic: str, partition: int, offset: int) -> TopicRecord:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
-from enum import Enum, auto
+from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import INT32_MAX, refused, setting_of, shown_name
@@ -65,10 +65,6 @@ class ConfigEntry:
     doc: str
 
 
-def property_entries(properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
-    return tuple(property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
-
-
 def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry:
     """A property from the broker's start, set or not."""
     value: str | None
@@ -105,15 +101,6 @@ def _shown(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-class Use(Enum):
-    #: Accepted with any valid value: honoured, or without an effect on one node that flushes before it answers.
-    FREE = auto()
-    #: Controls removal of records: accepted with any valid value; nothing is removed.
-    KEPT = auto()
-    #: Accepted with the default only.
-    FIXED = auto()
-
-
 @dataclass(frozen=True)
 class TopicConfig:
     """One config that a topic can have; ``broker`` is the property whose value is its default, if there is one.
@@ -129,11 +116,14 @@ class TopicConfig:
     at_least: int | None = None
     at_most: int | None = None
     choices: tuple[str, ...] = ()
-    use: Use = Use.FIXED
+    use: Literal["free", "kept", "fixed"] = "fixed"
 
 
-_free: Final = partial(TopicConfig, use=Use.FREE)
-_kept: Final = partial(TopicConfig, use=Use.KEPT)
+#: Accepted with any valid value: honoured, or without an effect on one node that flushes before it answers.
+_free: Final = partial(TopicConfig, use="free")
+#: Controls removal of records: accepted with any valid value; nothing is removed.
+_kept: Final = partial(TopicConfig, use="kept")
+#: Accepted with the default only.
 _fixed: Final = TopicConfig
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.LONG, Kind.LIST
@@ -224,7 +214,7 @@ def check_topic_config(name: str, value: str) -> str:
         raise _refused(name, value, "unknown topic config")
     text = value.strip()
     _check_value(config, text)
-    if config.use is Use.FIXED and text.lower() != config.default.lower():
+    if config.use == "fixed" and text.lower() != config.default.lower():
         raise _refused(name, value, f"{config.doc}, so only {config.default!r} is accepted")
     return text
 
@@ -268,7 +258,7 @@ def _refused(name: str, value: str, rule: str) -> ConfigurationError:
 
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
     known = TOPIC_CONFIGS
-    idle = [name for name in configs if known[name].use is Use.KEPT and configs[name] != known[name].default]
+    idle = [name for name in configs if known[name].use == "kept" and configs[name] != known[name].default]
     if idle:
         _log.warning("topic %s: %s has no effect: records are never removed", topic, ", ".join(sorted(idle)))
 

@@ -15,7 +15,7 @@ from kafka.protocol.admin import DescribeConfigsResponse, IncrementalAlterConfig
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.properties import DYNAMIC, dynamic_fault
+from spark_2pc_sink.reference.config.properties import DYNAMIC, FIXED, ROWS, dynamic_fault
 from spark_2pc_sink.reference.config.topic_configs import (
     TOPIC_CONFIGS,
     ConfigEntry,
@@ -24,7 +24,7 @@ from spark_2pc_sink.reference.config.topic_configs import (
     check_topic_configs,
     list_elements,
     note_topic_configs,
-    property_entries,
+    property_entry,
     topic_entries,
 )
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
@@ -97,7 +97,7 @@ class ConfigHandlers:
         self._check_node(name, f"expected {self._catalog.node_id} or empty string, but received", "Broker")
         places = (str(self._catalog.node_id), Source.DYNAMIC_BROKER_CONFIG), ("", Source.DYNAMIC_DEFAULT_BROKER_CONFIG)
         found = []
-        for entry in property_entries(self._catalog.started_with):
+        for entry in (property_entry(self._catalog.started_with, each) for each in sorted((*ROWS, *FIXED))):
             altered = [(configs[at][entry.name], each) for at, each in places if entry.name in configs.get(at, {})]
             if altered:
                 text, source = altered[0]

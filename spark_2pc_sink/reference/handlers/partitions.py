@@ -252,35 +252,30 @@ def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> i
     """
     found = 0
     for read in reads:
-        if read.log is not None:
-            left = max(0, bytes_max - found)
-            _read(read, read.log, isolation, max_bytes=min(read.wanted.partition_max_bytes, left), min_one=found == 0)
-            found += len(read.answer.records)
-    return found
-
-
-def _read(read: _Read, log: PartitionLog, isolation: Isolation, *, max_bytes: int, min_one: bool) -> None:
-    try:
-        wanted = read.wanted.fetch_offset
-        data, found = log.read(wanted, max_bytes=max_bytes, isolation=isolation, min_one=min_one)
-    except OffsetOutOfRangeError:
-        read.refuse(Code.OFFSET_OUT_OF_RANGE)
-        return
-    except OSError:
-        read.refuse(Code.KAFKA_STORAGE_ERROR)
-        return
-    aborted = None
-    if found is not None:
+        log, wanted = read.log, read.wanted
+        if log is None:
+            continue
+        bytes_left = min(wanted.partition_max_bytes, max(0, bytes_max - found))
+        try:
+            data, aborted = log.read(wanted.fetch_offset, max_bytes=bytes_left, isolation=isolation, min_one=found == 0)
+        except OffsetOutOfRangeError:
+            read.refuse(Code.OFFSET_OUT_OF_RANGE)
+            continue
+        except OSError:
+            read.refuse(Code.KAFKA_STORAGE_ERROR)
+            continue
         kind = _PartitionData.AbortedTransaction
-        aborted = [kind(producer_id=producer_id, first_offset=first) for producer_id, first in found]
-    read.answer = _PartitionData(
-        partition_index=read.wanted.partition,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
-        aborted_transactions=aborted,
-        records=data,
-    )
+        listed = None if aborted is None else [kind(producer_id=each, first_offset=first) for each, first in aborted]
+        read.answer = _PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=listed,
+            records=data,
+        )
+        found += len(data)
+    return found
 
 
 def _unread(wanted: Any, code: Code, **fields: Any) -> Any:

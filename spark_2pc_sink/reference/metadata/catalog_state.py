@@ -169,17 +169,6 @@ def _checksum(document: dict[str, Any]) -> int:
     return int(google_crc32c.value(json.dumps(document, sort_keys=True).encode()))
 
 
-def write_state(state: CatalogState) -> bytes:
-    document = {
-        "version": _FORMAT_VERSION,
-        **{name: getattr(state, name) for name in _PLAIN},
-        "topics": [_topic_document(topic) for topic in state.topics.values()],
-        "removing": [_topic_document(topic) for topic in state.removing],
-        "acls": [dict(vars(acl)) for acl in state.acls],
-    }
-    return write_checked(document)
-
-
 def read_state(document: bytes) -> CatalogState:
     try:
         found = read_checked(document)
@@ -273,7 +262,14 @@ class DataDirectory:
         with suppress(FileNotFoundError):  # the first start
             unfinished.hardlink_to(self.path / _CATALOG)
             unfinished.replace(self.path / (_CATALOG + _PREVIOUS))
-        self._replace(_CATALOG, write_state(state))
+        document = {
+            "version": _FORMAT_VERSION,
+            **{name: getattr(state, name) for name in _PLAIN},
+            "topics": [_topic_document(topic) for topic in state.topics.values()],
+            "removing": [_topic_document(topic) for topic in state.removing],
+            "acls": [dict(vars(acl)) for acl in state.acls],
+        }
+        self._replace(_CATALOG, write_checked(document))
 
     def start(self, properties: BrokerProperties) -> CatalogState:
         found = self.read_catalog()

@@ -20,7 +20,7 @@ its verdict on both sides does not depend on the code under test. Linux only.
 
 Reading order: ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics`` (reading back),
 ``spark``, ``spark_cluster`` (a session, and executors as processes), ``job``, ``killed_job`` (a job as a process, its
-death, both its sides), ``pytest_plugin``, then the small parts: ``processes``, ``reaper``, ``java``.
+death, both its sides), ``pytest_plugin``, then the small parts: ``processes``, ``reaper``.
 """
 
 from __future__ import annotations

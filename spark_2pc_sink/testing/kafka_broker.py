@@ -17,8 +17,16 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
-from spark_2pc_sink.testing.java import archive_options, find_java_home, java_version
-from spark_2pc_sink.testing.processes import CapabilityError, LocalServer, ServerError, free_port, poll_until
+from spark_2pc_sink.testing.processes import (
+    CapabilityError,
+    LocalServer,
+    ServerError,
+    archive_options,
+    find_java_home,
+    free_port,
+    java_version,
+    poll_until,
+)
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 
 _REQUEST_DEADLINE_S = 10.0

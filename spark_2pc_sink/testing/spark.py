@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.testing.java import archive_options, find_java_home, java_version
+from spark_2pc_sink.testing.processes import archive_options, find_java_home, java_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

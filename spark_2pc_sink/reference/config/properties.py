@@ -349,16 +349,23 @@ class BrokerProperties:
     def from_mapping(cls, values: Mapping[str, str]) -> BrokerProperties:
         """Read the texts of a properties file, by Kafka's names; an unknown name is refused with the nearest one."""
         stripped = {name.strip(): value.strip() for name, value in values.items()}
-        logins = {name: value for name, value in stripped.items() if _JAAS_NAME.fullmatch(name)}
+        read: dict[str, Any] = {}
+        users: dict[str, Users] = {}
         for name, value in stripped.items():
-            if name in FIXED and value.lower() != FIXED[name].value.lower():
-                raise refused(name, value, FIXED[name].rule, f"set {FIXED[name].value}, or leave it out")
-            if name not in FIXED and name not in ROWS and name not in logins:
+            if name in FIXED:
+                if value.lower() != FIXED[name].value.lower():
+                    raise refused(name, value, FIXED[name].rule, f"set {FIXED[name].value}, or leave it out")
+            elif name in ROWS:
+                read[ROWS[name].name] = _read(ROWS[name], value)
+            elif login := _JAAS_NAME.fullmatch(name):
+                listener = login["listener"]
+                if login["mechanism"].upper() != PLAIN:  # it would never be used
+                    remedy = f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config"
+                    raise refused(name, HIDDEN, "the users of all mechanisms are those of PLAIN", remedy)
+                users[listener.upper()] = Users.parse(value, option=name)
+            else:
                 raise _unknown(name, value)
-        read: dict[str, Any] = {
-            ROWS[name].name: _read(ROWS[name], value) for name, value in stripped.items() if name in ROWS
-        }
-        properties = cls(**read, users=_users(logins), given=frozenset(stripped))
+        properties = cls(**read, users=tuple(users.items()), given=frozenset(stripped))
         _check_all_take_effect(properties)
         return properties
 
@@ -413,19 +420,6 @@ def _read(item: Field[Any], value: str) -> object:
         return as_boolean(name, value, true=("true",), false=("false",))
     # Kafka reads an empty text as "not set" if that is the default.
     return None if not value and item.default is None else value
-
-
-def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
-    """The users of each listener; a login for another mechanism would never be used."""
-    users: dict[str, Users] = {}
-    for name, value in logins.items():
-        match = _JAAS_NAME.fullmatch(name)
-        if match is None or match["mechanism"].upper() != PLAIN:
-            rule = "the users of all mechanisms are those of PLAIN"
-            listener = "NAME" if match is None else match["listener"]
-            raise refused(name, HIDDEN, rule, f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config")
-        users[match["listener"].upper()] = Users.parse(value, option=name)
-    return tuple(users.items())
 
 
 def _refuse(properties: BrokerProperties, name: str, rule: str, remedy: str) -> NoReturn:

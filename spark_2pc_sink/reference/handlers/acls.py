@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, Final, TypeVar
 
@@ -11,15 +12,7 @@ from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, Describ
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, Resource
-from spark_2pc_sink.reference.metadata.acls import (
-    OPERATION_CODES,
-    Acl,
-    AclFilter,
-    PatternCode,
-    PermissionCode,
-    codes_of,
-    refusal_of,
-)
+from spark_2pc_sink.reference.metadata.acls import ALL_OPERATIONS, Acl, PatternCode, PermissionCode
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
@@ -27,6 +20,42 @@ from spark_2pc_sink.wire.api_versions import Api
 _Described: Final = DescribeAclsResponse.DescribeAclsResource
 _Created: Final = CreateAclsResponse.AclCreationResult
 _Deleted: Final = DeleteAclsResponse.DeleteAclsFilterResult
+#: ``AclOperation`` codes allowed in a rule: ALL, and everything up to TWO_PHASE_COMMIT.
+OPERATION_CODES: Final = range(ALL_OPERATIONS, 16)
+_ONE_CLUSTER: Final = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+_NO_COLON: Final = "(no colon is present separating the principal type from the principal name)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AclFilter:
+    """Which rules to show or to delete; None and the codes 1 match all (``AclBindingFilter``).
+
+    The pattern MATCH also finds the wildcard and the prefixes that cover ``name``.
+    """
+
+    resource: int
+    pattern: int
+    name: str | None
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    #: ``ANY`` of each of Kafka's enumerations, and ``PatternType.MATCH``.
+    ANY = 1
+    MATCH = 2
+
+    def matches(self, acl: Acl) -> bool:
+        covered = self.name is not None and self.pattern == self.MATCH and acl.names(acl.resource, self.name)
+        return (
+            self.resource in {self.ANY, acl.resource}
+            and self.pattern in {self.ANY, self.MATCH, acl.pattern}
+            and (covered or self.name in {None, acl.name})
+            and self.principal in {None, acl.principal}
+            and self.host in {None, acl.host}
+            and self.operation in {self.ANY, acl.operation}
+            and self.permission in {self.ANY, acl.permission}
+        )
 
 
 class AclHandlers:
@@ -124,6 +153,30 @@ def _read(kind: type[_Asked], asked: Any, names: Mapping[str, str]) -> _Asked:
     if 0 in codes_of(found):
         raise RemoteProtocolError(peer="the client", detail=f"an ACL with the code UNKNOWN: {found}")
     return found
+
+
+def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
+    return rule.resource, rule.pattern, rule.operation, rule.permission
+
+
+def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
+    """Why a rule cannot be added, as Kafka 4.4.0 answers it, or None.
+
+    The codes ANY and MATCH belong to filters; Kafka's answer to a rule with one of them is UNKNOWN_SERVER_ERROR.
+    """
+    if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
+        return Code.UNKNOWN_SERVER_ERROR, None
+    checks = (
+        (acl.resource == Resource.CLUSTER and acl.name != CLUSTER_NAME, _ONE_CLUSTER),
+        (not acl.name, "Invalid empty resource name"),
+        (acl.resource not in set(Resource), "Invalid resourceType UNKNOWN"),
+        (acl.pattern not in set(PatternCode), "Invalid patternType UNKNOWN"),
+        (acl.operation not in OPERATION_CODES, "Invalid operation UNKNOWN"),
+        (acl.permission not in set(PermissionCode), "Invalid permissionType UNKNOWN"),
+        (not acl.host, "Host pattern cannot be null or empty"),
+        (":" not in acl.principal, f"Could not parse principal from `{acl.principal}` {_NO_COLON}"),
+    )
+    return next(((Code.INVALID_REQUEST, text) for applies, text in checks if applies), None)
 
 
 def _unknown(wanted: AclFilter) -> str | None:

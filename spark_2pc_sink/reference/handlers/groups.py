@@ -6,31 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from kafka.protocol.admin import DescribeGroupsResponse, ListGroupsResponse
-from kafka.protocol.consumer import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    OffsetCommitResponse,
-    OffsetDeleteResponse,
-    OffsetFetchResponse,
-    SyncGroupResponse,
-)
+from kafka.protocol import admin, consumer
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION, offsets_code
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.members import (
-    DEAD,
-    Group,
-    GroupState,
-    JoinAnswer,
-    JoinRequest,
-    SyncAnswer,
-    SyncRequest,
-)
+from spark_2pc_sink.reference.groups import members
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.handlers.cluster import allowed
@@ -42,12 +25,12 @@ from spark_2pc_sink.reference.protocol import DeleteGroupsResponse, RequestConte
 from spark_2pc_sink.reference.transactions.service import Verification
 from spark_2pc_sink.wire.api_versions import Api
 
-_DescribedGroup: Final = DescribeGroupsResponse.DescribedGroup
-_CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
+_DescribedGroup: Final = admin.DescribeGroupsResponse.DescribedGroup
+_CommitTopic: Final = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
 _TxnTopic: Final = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-_DeleteTopic: Final = OffsetDeleteResponse.OffsetDeleteResponseTopic
-_FetchTopic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
-_FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
+_DeleteTopic: Final = consumer.OffsetDeleteResponse.OffsetDeleteResponseTopic
+_FetchTopic: Final = consumer.OffsetFetchResponse.OffsetFetchResponseTopic
+_FetchGroup: Final = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
 #: The classes that answer for a topic and for its partitions.
 _COMMITTED: Final = _CommitTopic, _CommitTopic.OffsetCommitResponsePartition
@@ -97,10 +80,10 @@ class GroupHandlers:
     @serves(Api.JOIN_GROUP, 0, 9)
     async def join(self, context: RequestContext, request: Any) -> Any:
         """Answered when the join phase ends."""
-        answer = JoinAnswer(code=_refusal(context, request.group_id))
+        answer = members.JoinAnswer(code=_refusal(context, request.group_id))
         if not answer.code:
             answer = await self._groups.join(request.group_id, _join_request(context, request))
-        return JoinGroupResponse(
+        return consumer.JoinGroupResponse(
             error_code=answer.code,
             generation_id=answer.generation,
             protocol_type=answer.protocol_type,
@@ -109,7 +92,7 @@ class GroupHandlers:
             skip_assignment=answer.skip_assignment,
             member_id=answer.member_id,
             members=[
-                JoinGroupResponse.JoinGroupResponseMember(
+                consumer.JoinGroupResponse.JoinGroupResponseMember(
                     member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
                 )
                 for each in answer.members
@@ -119,11 +102,11 @@ class GroupHandlers:
     @serves(Api.SYNC_GROUP, 0, 5)
     async def sync(self, context: RequestContext, request: Any) -> Any:
         """Answered when the leader's assignment is durable."""
-        answer = SyncAnswer(code=_refusal(context, request.group_id))
+        answer = members.SyncAnswer(code=_refusal(context, request.group_id))
         if context.version >= _SYNC_PROTOCOL_VERSION and None in {request.protocol_type, request.protocol_name}:
-            answer = SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL)
+            answer = members.SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL)
         if not answer.code:
-            wanted = SyncRequest(
+            wanted = members.SyncRequest(
                 ticket=None,
                 member_id=request.member_id,
                 generation=request.generation_id,
@@ -133,7 +116,7 @@ class GroupHandlers:
                 assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
             )
             answer = await self._groups.sync(request.group_id, wanted)
-        return SyncGroupResponse(
+        return consumer.SyncGroupResponse(
             error_code=answer.code,
             protocol_type=answer.protocol_type,
             protocol_name=answer.protocol,
@@ -145,24 +128,26 @@ class GroupHandlers:
         code = _refusal(context, request.group_id) or self._groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
-        return HeartbeatResponse(error_code=code)
+        return consumer.HeartbeatResponse(error_code=code)
 
     @serves(Api.LEAVE_GROUP, 0, 5)
     async def leave(self, context: RequestContext, request: Any) -> Any:
         """Below v3 the single member's code is that of the request."""
         if refusal := _refusal(context, request.group_id):
-            return LeaveGroupResponse(error_code=refusal)
+            return consumer.LeaveGroupResponse(error_code=refusal)
         identities = [(request.member_id, None)]
         if context.version >= _LEAVE_BATCH_VERSION:
             identities = [(each.member_id, each.group_instance_id) for each in request.members]
         code, codes = self._groups.leave(request.group_id, identities)
         if context.version < _LEAVE_BATCH_VERSION:
-            return LeaveGroupResponse(error_code=code or codes[0])
+            return consumer.LeaveGroupResponse(error_code=code or codes[0])
         members = [
-            LeaveGroupResponse.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=each)
+            consumer.LeaveGroupResponse.MemberResponse(
+                member_id=member_id, group_instance_id=instance_id, error_code=each
+            )
             for (member_id, instance_id), each in zip(identities, codes, strict=False)
         ]
-        return LeaveGroupResponse(error_code=code, members=members)
+        return consumer.LeaveGroupResponse(error_code=code, members=members)
 
     @serves(Api.DESCRIBE_GROUPS, 0, 6)
     async def describe(self, context: RequestContext, request: Any) -> Any:
@@ -173,13 +158,13 @@ class GroupHandlers:
                 refused.append(_DescribedGroup(error_code=refusal, group_id=group_id))
                 continue
             group = self._store.groups.get(group_id)
-            found = _DescribedGroup(group_id=group_id, group_state=DEAD) if group is None else _described(group)
+            found = _DescribedGroup(group_id=group_id, group_state=members.DEAD) if group is None else _described(group)
             if group is None and context.version >= _GROUP_NOT_FOUND_VERSION:
                 found.error_code, found.error_message = Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
             elif request.include_authorized_operations:
                 found.authorized_operations = allowed(context.access, Resource.GROUP, group_id)
             described.append(found)
-        return DescribeGroupsResponse(groups=[*refused, *described])
+        return admin.DescribeGroupsResponse(groups=[*refused, *described])
 
     @serves(Api.LIST_GROUPS, 0, 5)
     async def list_groups(self, context: RequestContext, request: Any) -> Any:
@@ -188,7 +173,7 @@ class GroupHandlers:
         types = {each.strip().lower() for each in request.types_filter or ()}
         sees_all = context.access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
         groups = [
-            ListGroupsResponse.ListedGroup(
+            admin.ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state.value,
@@ -199,7 +184,7 @@ class GroupHandlers:
             and (not types or _GROUP_TYPE in types)
             and (sees_all or not _refusal(context, group.group_id, AclOperation.DESCRIBE))
         ]
-        return ListGroupsResponse(groups=groups)
+        return admin.ListGroupsResponse(groups=groups)
 
     @serves(Api.DELETE_GROUPS, 0, 3)
     async def delete_groups(self, context: RequestContext, request: Any) -> Any:
@@ -222,7 +207,7 @@ class GroupHandlers:
                 self._groups.seen(request.group_id, request.member_id)
                 code = await self._append(request.group_id, offsets)
             self._settle(accepted, code)
-        return OffsetCommitResponse(topics=topics)
+        return consumer.OffsetCommitResponse(topics=topics)
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
@@ -337,12 +322,12 @@ class GroupHandlers:
             for group in request.groups:
                 code, topics = await self._fetch_group(context, group.group_id, group.topics, require_stable=stable)
                 groups.append(_FetchGroup(group_id=group.group_id, topics=topics, error_code=code))
-            return OffsetFetchResponse(groups=groups)
+            return consumer.OffsetFetchResponse(groups=groups)
         code, topics = await self._fetch_group(context, request.group_id, request.topics, require_stable=stable)
         if code and context.version < _FETCH_CODE_VERSION:
             asked = ((each.name, None, code, list(each.partition_indexes)) for each in request.topics)
             topics = [_fetched(request.group_id, each, {}, context.version) for each in asked]
-        return OffsetFetchResponse(topics=topics, error_code=code)
+        return consumer.OffsetFetchResponse(topics=topics, error_code=code)
 
     async def _fetch_group(
         self, context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, require_stable: bool
@@ -388,13 +373,13 @@ class GroupHandlers:
         """KIP-496."""
         group = self._store.groups.get(request.group_id)
         if refusal := _refusal(context, request.group_id, AclOperation.DELETE):
-            return OffsetDeleteResponse(error_code=refusal)
+            return consumer.OffsetDeleteResponse(error_code=refusal)
         if not is_group_id(request.group_id):
-            return OffsetDeleteResponse(error_code=Code.INVALID_GROUP_ID)
+            return consumer.OffsetDeleteResponse(error_code=Code.INVALID_GROUP_ID)
         if group is None:
-            return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND)
-        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
-            return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
+            return consumer.OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND)
+        if group.state is not members.GroupState.EMPTY and not group.is_consumer_group:
+            return consumer.OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
         topics, accepted = self._sifted(context, request, Code.NONE, _DELETED)
         table = self._store.offsets(request.group_id)
         removed = []
@@ -408,7 +393,7 @@ class GroupHandlers:
             code = code or await self._store.durable(request.group_id)
         for each in removed:
             each.answer.error_code = code
-        return OffsetDeleteResponse(topics=topics)
+        return consumer.OffsetDeleteResponse(topics=topics)
 
 
 def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetched], version: int) -> Any:
@@ -443,9 +428,9 @@ def _refusal(context: RequestContext, group_id: str, operation: AclOperation = A
     return Code.NONE if allows else Code.GROUP_AUTHORIZATION_FAILED
 
 
-def _join_request(context: RequestContext, request: Any) -> JoinRequest:
+def _join_request(context: RequestContext, request: Any) -> members.JoinRequest:
     has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
-    return JoinRequest(
+    return members.JoinRequest(
         ticket=None,
         version=context.version,
         member_id=request.member_id,
@@ -459,8 +444,8 @@ def _join_request(context: RequestContext, request: Any) -> JoinRequest:
     )
 
 
-def _described(group: Group) -> Any:
-    stable = group.state is GroupState.STABLE
+def _described(group: members.Group) -> Any:
+    stable = group.state is members.GroupState.STABLE
     return _DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,

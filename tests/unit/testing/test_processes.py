@@ -18,9 +18,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_2pc_sink.testing import DeadlineError, TcpProxy, free_port, kafka_request, postgres_query, processes, wait_until
-from spark_2pc_sink.testing.java import find_java_home, java_version
-from spark_2pc_sink.testing.processes import BLOCK_PORTS, PORT_MAX, PORT_MIN, ServerProcess, pause_all, wait_for_group
+from spark_2pc_sink.testing import (
+    DeadlineError,
+    TcpProxy,
+    free_port,
+    kafka_request,
+    postgres_query,
+    processes,
+    wait_until,
+)
+from spark_2pc_sink.testing.processes import (
+    BLOCK_PORTS,
+    PORT_MAX,
+    PORT_MIN,
+    ServerProcess,
+    find_java_home,
+    java_version,
+    pause_all,
+    wait_for_group,
+)
 
 DEADLINE_S = 10.0
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]

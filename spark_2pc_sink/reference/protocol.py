@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from types import FunctionType, new_class
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_header import ResponseClassRegistry
@@ -174,15 +174,13 @@ REQUESTS: Final[dict[int, Any]] = {
 } | {each.API_KEY: each for each in (TxnOffsetCommitRequest, ApiVersionsRequest, DeleteGroupsRequest)}
 
 
-@dataclass(frozen=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     api_key: int
     version: int
     correlation_id: int
 
 
-@dataclass(frozen=True)
-class ApiRequest:
+class ApiRequest(NamedTuple):
     head: RequestHead
     client_id: str | None
     body: Any

@@ -209,13 +209,10 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             # A separate process group, which is killed as a whole, as when a machine is lost.
             start_new_session=True,
         )
+        status = None
         try:
-            status = process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            output.seek(0)
-            tail = output.read().decode(errors="replace")[-_TAIL_CHARACTERS:]
-            message = f"{Path(command[-1]).name} did not end within {deadline_s} s. Its output ends:\n{tail}"
-            raise DeadlineError(message) from None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(deadline_s)
         finally:
             # Leftover processes; there are none if the job was killed with its group.
             with contextlib.suppress(ProcessLookupError):
@@ -224,7 +221,11 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             # Spark's Java process holds files and ports until it has ended.
             wait_for_group(process.pid)
         output.seek(0)
-        return status, output.read().decode(errors="replace")
+        printed = output.read().decode(errors="replace")
+    if status is None:
+        tail = printed[-_TAIL_CHARACTERS:]
+        raise DeadlineError(f"{Path(command[-1]).name} did not end within {deadline_s} s. Its output ends:\n{tail}")
+    return status, printed
 
 
 _PARTITIONS: Final = 4
@@ -250,7 +251,6 @@ class DualWriteStack:
         name = f"test-{uuid.uuid4().hex[:12]}"
         self.topic: str = name
         self.transactional_id: str = name
-        self._name = name
         self._postgres = postgres
         kafka.create_topic(self.topic, partitions=_PARTITIONS)
         self.database: str = postgres.create_database(name)
@@ -275,7 +275,7 @@ class DualWriteStack:
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query in the database."""
-        return self._postgres.query(query, database=self._name)
+        return self._postgres.query(query, database=self.topic)
 
     def records(self) -> list[TopicRecord]:
         """The committed records in the topic."""
@@ -305,4 +305,4 @@ class DualWriteStack:
 
     def close(self) -> None:
         """Drop the database, including any open connections."""
-        self._postgres.drop_database(self._name)
+        self._postgres.drop_database(self.topic)

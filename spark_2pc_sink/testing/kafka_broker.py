@@ -119,13 +119,10 @@ class ReferenceCoordinator(LocalBroker):
     ) -> None:
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
         self.keep_prepared: bool = keep_prepared and two_phase_commit and transaction_version >= _KEEPING_VERSION
-        self.properties.update(
-            {
-                "transaction.version": str(transaction_version),
-                **({"transaction.keep.prepared.enable": "true"} if self.keep_prepared else {}),
-                **(properties or {}),
-            }
-        )
+        self.properties["transaction.version"] = str(transaction_version)
+        if self.keep_prepared:
+            self.properties["transaction.keep.prepared.enable"] = "true"
+        self.properties |= properties or {}
 
     def _command(self) -> list[str]:
         settings = [f"--set={name}={value}" for name, value in self.properties.items()]
@@ -241,20 +238,13 @@ class KafkaBroker(LocalBroker):
         self.controller_port: int = free_port()
         controller = f"127.0.0.1:{self.controller_port}"
         #: A cluster of several nodes sets controller.quorum.voters here before the first start.
-        self.properties.update(
-            {
-                **ONE_NODE,
-                "controller.quorum.voters": f"{node_id}@{controller}",
-                "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-                **(properties or {}),
-            }
-        )
-
-    def log_bytes(self, topic: str, partition: int = 0) -> int:
-        """Bytes of a partition's log on this node, whether or not other nodes have it; 0 for none."""
-        folder = self._data / f"{topic}-{partition}"
-        return sum(segment.stat().st_size for segment in folder.glob("*.log"))
+        self.properties |= {
+            **ONE_NODE,
+            "controller.quorum.voters": f"{node_id}@{controller}",
+            "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            **(properties or {}),
+        }
 
     def format_as(self, formatted: KafkaBroker) -> None:
         """Copy the storage of a formatted node that has not run yet, with this node's ids.

@@ -568,10 +568,7 @@ def archive_options(archive: Path) -> list[str]:
 def _candidates() -> Iterator[Path]:
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
-    on_path = shutil.which("java")
-    if on_path is not None:
+    if on_path := shutil.which("java"):
         yield Path(on_path).resolve().parent.parent
-    installed = Path("/usr/lib/jvm")
-    if installed.is_dir():
-        homes = [home for home in installed.iterdir() if (home / "bin" / "java").exists()]
-        yield from sorted(homes, key=lambda home: java_version(home) or 0)
+    installed = [java.parent.parent for java in Path("/usr/lib/jvm").glob("*/bin/java")]
+    yield from sorted(installed, key=lambda home: java_version(home) or 0)

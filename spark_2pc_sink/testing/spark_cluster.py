@@ -47,8 +47,12 @@ class SparkCluster(Lifetime):
         self._start("master", *master, python_path=self._python_path)
         for _ in range(self._workers):
             self.add_worker(python_path=self._python_path)
-        what = f"{self._workers} workers of the Spark cluster"
-        wait_until(self._complete, deadline_s=_START_DEADLINE_S, what=what)
+        log, what = self._processes[0].log, f"{self._workers} workers of the Spark cluster"
+        wait_until(
+            lambda: log.read_text(errors="replace").count("Registering worker") >= self._workers,
+            deadline_s=_START_DEADLINE_S,
+            what=what,
+        )
 
     def close(self) -> None:
         """End all processes, also executors."""
@@ -79,6 +83,3 @@ class SparkCluster(Lifetime):
                 environment=environment,
             )
         )
-
-    def _complete(self) -> bool:
-        return self._processes[0].log.read_text(errors="replace").count("Registering worker") >= self._workers

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from spark_2pc_sink.testing.processes import POLL_INTERVAL_S, DeadlineError
 
@@ -130,20 +130,18 @@ def _read(
             if partition is None or offset is None or partition not in unfinished:
                 continue
             if error is None and offset < ends[partition]:
-                records.append(_record(message, topic, partition, offset))
+                headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+                records.append(
+                    TopicRecord(
+                        topic=topic,
+                        partition=partition,
+                        offset=offset,
+                        key=message.key(),
+                        value=message.value(),
+                        headers=tuple(headers or ()),
+                        timestamp=message.timestamp()[1],
+                    )
+                )
             if offset >= ends[partition] - (error is None):
                 unfinished.discard(partition)
     return records
-
-
-def _record(message: Message, topic: str, partition: int, offset: int) -> TopicRecord:
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
-    return TopicRecord(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(headers or ()),
-        timestamp=message.timestamp()[1],
-    )

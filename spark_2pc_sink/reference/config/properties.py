@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
@@ -183,8 +183,7 @@ def _bad_jaas(option: str) -> ConfigurationError:
     return refused(option, HIDDEN, rule, f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'")
 
 
-@dataclass(frozen=True)
-class FixedProperty:
+class FixedProperty(NamedTuple):
     value: str
     rule: str
     kind: str
@@ -446,10 +445,7 @@ def _check_together(properties: BrokerProperties) -> None:
 
 
 def check_level(properties: BrokerProperties, level: int) -> None:
-    """Refuse a finalized level of ``transaction.version`` that is incompatible with the properties.
-
-    ``transaction.keep.prepared.version`` is the highest level; below it, keeping has no effect.
-    """
+    """Refuse a level of ``transaction.version`` above the one that keeps, or below it, where keeping has no effect."""
     wanted = properties.transaction_keep_prepared_version
     if level > wanted:
         rule = f"must be at least the finalized level of transaction.version, which is {level}"

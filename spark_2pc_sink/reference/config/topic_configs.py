@@ -52,10 +52,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One config of a broker or a topic as shown by DescribeConfigs; the value is None if it is a secret.
-
-    ``synonyms`` has name, value and source for each place that sets it, the effective one first.
-    """
+    """As in DescribeConfigs; a secret's value is None. ``synonyms``: each place that sets it, the effective one first."""
 
     name: str
     kind: Kind
@@ -103,10 +100,7 @@ def _shown(value: object) -> str | None:
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """One config that a topic can have; ``broker`` is the property whose value is its default, if there is one.
-
-    ``choices`` are the valid values, or the valid elements of a list.
-    """
+    """``broker`` is the property whose value is the default, if any; ``choices`` are valid values, or a list's elements."""
 
     name: str
     kind: Kind

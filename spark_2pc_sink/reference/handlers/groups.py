@@ -141,13 +141,12 @@ class GroupHandlers:
         code, codes = self._groups.leave(request.group_id, identities)
         if context.version < _LEAVE_BATCH_VERSION:
             return consumer.LeaveGroupResponse(error_code=code or codes[0])
-        members = [
-            consumer.LeaveGroupResponse.MemberResponse(
-                member_id=member_id, group_instance_id=instance_id, error_code=each
-            )
+        member = consumer.LeaveGroupResponse.MemberResponse
+        left = [
+            member(member_id=member_id, group_instance_id=instance_id, error_code=each)
             for (member_id, instance_id), each in zip(identities, codes, strict=False)
         ]
-        return consumer.LeaveGroupResponse(error_code=code, members=members)
+        return consumer.LeaveGroupResponse(error_code=code, members=left)
 
     @serves(Api.DESCRIBE_GROUPS, 0, 6)
     async def describe(self, context: RequestContext, request: Any) -> Any:

@@ -108,10 +108,7 @@ _Answer: Final = _Topic.PartitionProduceResponse
 
 @dataclass(slots=True)
 class _Write:
-    """One partition of a request in progress, and its answer.
-
-    ``late_code`` is a batch error that Kafka finds when it appends: after the coordinator was asked.
-    """
+    """One partition of a request, and its answer; ``late_code`` is a batch error that Kafka finds when it appends."""
 
     records: Any
     answer: Any

@@ -44,11 +44,7 @@ def find_topic(
     topic_id: UUID | None,
     by_id: bool,
 ) -> tuple[str, Code]:
-    """A topic's name, and the reason for refusing all its partitions, or NONE.
-
-    An unknown name is not such a reason: its partitions are not found. Topics are identified by id if ``by_id``, else
-    by name.
-    """
+    """A topic's name, and why all its partitions are refused, or NONE; an unknown name is no reason: they are missing."""
     if by_id:
         topic = None if topic_id is None else catalog.topic_by_id(topic_id)
         if topic is None:

@@ -59,11 +59,7 @@ _COORDINATOR_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic's current state.
-
-    ``configs`` are those set for this topic, without defaults; ``log_starts`` the first available offset of each
-    partition whose records were deleted (DeleteRecords).
-    """
+    """``configs`` are without defaults; ``log_starts`` the first offset of each partition whose records were deleted."""
 
     name: str
     id: uuid.UUID

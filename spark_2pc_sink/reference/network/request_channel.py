@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
@@ -52,8 +52,7 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
     return joined
 
 
-@dataclass(frozen=True)
-class QueuedCall:
+class QueuedCall(NamedTuple):
     """A request to carry out; without a handler the version of an ApiVersions that is not offered."""
 
     api: Api
@@ -168,10 +167,7 @@ class RequestChannel:
         return any(not task.done() for task in self._produces)
 
     async def carry_out(self, frame: bytes | bytearray) -> None:
-        """Carry out one request; a Produce is only started when this returns.
-
-        A RemoteProtocolError closes the connection, without a traceback.
-        """
+        """Carry out one request; a Produce is only started when this returns. RemoteProtocolError ends the connection."""
         self._listener.metrics.requests += 1
         call = self._listener.dispatcher.read(frame)
         if self._login is not None:

@@ -16,9 +16,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -86,8 +85,7 @@ _CLIENT_FINAL: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Credential:
+class _Credential(NamedTuple):
     """The server's stored form of a password (RFC 5802, section 3)."""
 
     salt: bytes
@@ -95,8 +93,7 @@ class _Credential:
     server_key: bytes
 
 
-@dataclass(frozen=True)
-class _FirstMessages:
+class _FirstMessages(NamedTuple):
     user: str
     credential: _Credential
     channel: bytes
@@ -173,13 +170,8 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-@dataclass(frozen=True)
-class LoginStep:
-    """The reaction to one frame: the reply, and the principal once logged in.
-
-    If ``refused``, the connection ends after the reply, which is delayed by
-    ``connection.failed.authentication.delay.ms``.
-    """
+class LoginStep(NamedTuple):
+    """The reply to one frame, and the principal once logged in; if ``refused``, the connection ends after the reply."""
 
     reply: tuple[bytes, bytes | bytearray]
     principal: str | None = None

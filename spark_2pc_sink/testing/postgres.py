@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -229,8 +230,6 @@ def run_as() -> tuple[int, int] | None:
     """Numeric user and group of the server: an unprivileged user's under root, else None for ours."""
     if os.geteuid() != 0:
         return None
-    import pwd  # noqa: PLC0415 - not on every platform
-
     entry = pwd.getpwnam(_UNPRIVILEGED_USER)
     return entry.pw_uid, entry.pw_gid
 

@@ -159,28 +159,21 @@ class Users:
         The options ``username`` and ``password`` are a broker's login to other brokers, which do not exist here.
         """
         login = _JAAS_LOGIN.fullmatch(text)
-        if login is None or login["module"] != PLAIN_LOGIN_MODULE or login["flag"].lower() != "required":
-            raise _bad_jaas(option)
+        options = "" if login is None else login["options"].rstrip()
         users: dict[str, str] = {}
-        position, options = 0, login["options"].rstrip()
-        while position < len(options):
-            found = _JAAS_OPTION.match(options, position)
-            if found is None:
-                raise _bad_jaas(option)
+        others, read = set(), ""
+        for found in _JAAS_OPTION.finditer(options):
+            read += found[0]
             if found["key"].startswith(_USER_PREFIX):
                 value = found["bare"] if found["quoted"] is None else _ESCAPED.sub(r"\1", found["quoted"])
                 users[found["key"].removeprefix(_USER_PREFIX)] = value
-            elif found["key"] not in {"username", "password", "serviceName"}:
-                raise _bad_jaas(option)
-            position = found.end()
-        if not users:
-            raise _bad_jaas(option)
+            else:
+                others.add(found["key"])
+        required = login is not None and (login["module"], login["flag"].lower()) == (PLAIN_LOGIN_MODULE, "required")
+        if not required or not users or read != options or others - {"username", "password", "serviceName"}:
+            rule = "must be one PLAIN login with a user_NAME for each user and a semicolon at the end"
+            raise refused(option, HIDDEN, rule, f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'")
         return cls(users)
-
-
-def _bad_jaas(option: str) -> ConfigurationError:
-    rule = "must be one PLAIN login with a user_NAME for each user and a semicolon at the end"
-    return refused(option, HIDDEN, rule, f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'")
 
 
 class FixedProperty(NamedTuple):

@@ -52,7 +52,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """As in DescribeConfigs; a secret's value is None. ``synonyms``: each place that sets it, the effective one first."""
+    """As in DescribeConfigs; a secret's value is None. ``synonyms``: places that set it, the effective one first."""
 
     name: str
     kind: Kind
@@ -100,7 +100,7 @@ def _shown(value: object) -> str | None:
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """``broker`` is the property whose value is the default, if any; ``choices`` are valid values, or a list's elements."""
+    """``broker`` is the property with its default, if any; ``choices`` are the valid values, or elements of a list."""
 
     name: str
     kind: Kind

@@ -2,13 +2,12 @@
 
 The rules and messages are those of Kafka's controller (``ControllerApis``, ``ReplicationControlManager``). Two are
 our own: the coordinators' topics cannot be deleted or given more partitions (POLICY_VIOLATION), because the
-coordinators of this process hold their state.
+coordinators of this process hold their state. Other handlers find and authorise their topics here too.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -30,6 +29,23 @@ from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, To
 from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
+_log = logging.getLogger(__name__)
+
+_Created: Final = CreateTopicsResponse.CreatableTopicResult
+_Deleted: Final = DeleteTopicsResponse.DeletableTopicResult
+_Grown: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+#: Most partitions that one request may create (Kafka: ``MAX_RECORDS_PER_USER_OP``).
+PARTITIONS_MAX: Final = 10_000
+#: The first version of DeleteTopics that identifies topics by id.
+_DELETE_IDS_VERSION: Final = 6
+_DEFAULT: Final = -1
+_DUPLICATE: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic name.")
+_DUPLICATE_ID: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic id.")
+_NEITHER: Final = RefusedError(Code.INVALID_REQUEST, "Neither topic name nor id were specified.")
+_BOTH: Final = RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+_UNKNOWN: Final = RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+_DENIED: Final = RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 #: The client sent no leader epoch.
 ANY_EPOCH: Final = -1
 _Value = TypeVar("_Value")
@@ -44,7 +60,7 @@ def find_topic(
     topic_id: UUID | None,
     by_id: bool,
 ) -> tuple[str, Code]:
-    """A topic's name, and why all its partitions are refused, or NONE; an unknown name is no reason: they are missing."""
+    """A topic's name, and why all its partitions are refused, or NONE: those of an unknown name are only not found."""
     if by_id:
         topic = None if topic_id is None else catalog.topic_by_id(topic_id)
         if topic is None:
@@ -72,25 +88,6 @@ def by_topic(rows: Iterable[tuple[TopicPartition, _Value]]) -> dict[str, list[tu
     for partition, value in rows:
         topics.setdefault(partition.topic, []).append((partition.partition, value))
     return topics
-
-
-_log = logging.getLogger(__name__)
-
-_Created: Final = CreateTopicsResponse.CreatableTopicResult
-_Deleted: Final = DeleteTopicsResponse.DeletableTopicResult
-_Grown: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
-
-#: Most partitions that one request may create (Kafka: ``MAX_RECORDS_PER_USER_OP``).
-PARTITIONS_MAX: Final = 10_000
-#: The first version of DeleteTopics that identifies topics by id.
-_DELETE_IDS_VERSION: Final = 6
-_DEFAULT: Final = -1
-_DUPLICATE: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic name.")
-_DUPLICATE_ID: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic id.")
-_NEITHER: Final = RefusedError(Code.INVALID_REQUEST, "Neither topic name nor id were specified.")
-_BOTH: Final = RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-_UNKNOWN: Final = RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-_DENIED: Final = RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 
 
 class TopicHandlers:
@@ -223,7 +220,7 @@ class TopicHandlers:
                     results.append(await self._delete(topic))
         return DeleteTopicsResponse(responses=results)
 
-    async def _delete_by_id(self, access: Access, topic_id: uuid.UUID) -> Any:
+    async def _delete_by_id(self, access: Access, topic_id: UUID) -> Any:
         topic = self._catalog.topic_by_id(topic_id)
         if topic is None:
             refusal = RefusedError(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
@@ -295,7 +292,7 @@ def _may(access: Access, operation: AclOperation, name: str) -> bool:
     return deletes_all or access.allows(operation, Resource.TOPIC, name)
 
 
-def _topics_to_delete(asked: Sequence[tuple[str | None, Any]]) -> tuple[list[str], list[uuid.UUID], list[Any]]:
+def _topics_to_delete(asked: Sequence[tuple[str | None, Any]]) -> tuple[list[str], list[UUID], list[Any]]:
     """The distinct names and ids to delete, and the answers for invalid entries (ControllerApis.deleteTopics)."""
     names = Counter(name for name, topic_id in asked if name is not None and not topic_id)
     ids = Counter(topic_id for name, topic_id in asked if name is None and topic_id)

@@ -109,7 +109,7 @@ class Catalog:
             log.settings = replace(log.settings, verification=self.properties.transaction_partition_verification_enable)
 
     async def allocate_producer_ids(self) -> range:
-        """A new block, never handed out again; a restart loses the unused rest of the last one, as in Kafka (KIP-730)."""
+        """A new block, never handed out again; a restart loses the rest of the last one, as in Kafka (KIP-730)."""
         size = PRODUCER_ID_BLOCK_SIZE
         state = await self._change(lambda now: replace(now, next_producer_id=now.next_producer_id + size))
         return range(state.next_producer_id - size, state.next_producer_id)
@@ -160,7 +160,7 @@ class Catalog:
         return await self._alter(name, grown)
 
     async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
-        """Change a topic's configs by ``alter`` when its turn comes; open logs apply them. None if the topic is gone."""
+        """Change a topic's configs by ``alter`` in its turn; open logs apply them. None if the topic is gone."""
         topic = await self._alter(name, lambda topic: replace(topic, configs=dict(alter(topic.configs))))
         if topic is not None:
             settings = log_settings(topic.configs, self.properties)

@@ -59,7 +59,7 @@ _COORDINATOR_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
 
 @dataclass(frozen=True)
 class Topic:
-    """``configs`` are without defaults; ``log_starts`` the first offset of each partition whose records were deleted."""
+    """``configs`` are without defaults; ``log_starts`` the first offsets of partitions whose records were deleted."""
 
     name: str
     id: uuid.UUID

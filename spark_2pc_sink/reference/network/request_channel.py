@@ -167,7 +167,7 @@ class RequestChannel:
         return any(not task.done() for task in self._produces)
 
     async def carry_out(self, frame: bytes | bytearray) -> None:
-        """Carry out one request; a Produce is only started when this returns. RemoteProtocolError ends the connection."""
+        """Carry out one request; a Produce is only started when this returns. Errors end the connection."""
         self._listener.metrics.requests += 1
         call = self._listener.dispatcher.read(frame)
         if self._login is not None:

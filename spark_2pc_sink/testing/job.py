@@ -89,8 +89,7 @@ def assert_same_multiset(actual: Iterable[T], expected: Iterable[T], *, what: st
     Raises:
         AssertionError: they differ; the text lists missing, duplicate and foreign elements.
     """
-    difference = multiset_difference(actual, expected)
-    if difference:
+    if difference := multiset_difference(actual, expected):
         raise AssertionError(f"{what}: {difference}")
 
 

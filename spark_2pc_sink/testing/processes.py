@@ -81,8 +81,7 @@ def wait_until(
     Raises:
         DeadlineError: it was never true.
     """
-    found = poll_until(condition, deadline_s=deadline_s, interval_s=interval_s)
-    if found:
+    if found := poll_until(condition, deadline_s=deadline_s, interval_s=interval_s):
         return found
     raise DeadlineError(f"waited {deadline_s} s for {what}, in vain; the last result was {found!r}")
 
@@ -535,8 +534,7 @@ def find_java_home() -> Path:
     none.
     """
     for home in _candidates():
-        version = java_version(home)
-        if version is not None and version >= JAVA_VERSION_MIN:
+        if (java_version(home) or 0) >= JAVA_VERSION_MIN:
             return home
     raise CapabilityError(
         f"no Java {JAVA_VERSION_MIN} or later in JAVA_HOME, on PATH or in /usr/lib/jvm: "

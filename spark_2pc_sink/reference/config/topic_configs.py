@@ -252,8 +252,7 @@ def _refused(name: str, value: str, rule: str) -> ConfigurationError:
 
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
     known = TOPIC_CONFIGS
-    idle = [name for name in configs if known[name].use == "kept" and configs[name] != known[name].default]
-    if idle:
+    if idle := [name for name in configs if known[name].use == "kept" and configs[name] != known[name].default]:
         _log.warning("topic %s: %s has no effect: records are never removed", topic, ", ".join(sorted(idle)))
 
 

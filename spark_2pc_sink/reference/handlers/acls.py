@@ -66,8 +66,7 @@ class AclHandlers:
     async def describe_acls(self, context: RequestContext, request: Any) -> Any:
         """The rules that match a filter, by resource; requires DESCRIBE on the cluster."""
         wanted = _read(AclFilter, request, _FILTER)
-        refusal = self._refusal(context, AclOperation.DESCRIBE)
-        if refusal is not None:
+        if refusal := self._refusal(context, AclOperation.DESCRIBE):
             return DescribeAclsResponse(**refusal)
         found = groupby(
             sorted(filter(wanted.matches, self._catalog.state.acls)),
@@ -96,8 +95,7 @@ class AclHandlers:
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         acls = [_read(Acl, creation, _CREATION) for creation in request.creations]
-        refusal = self._refusal(context, AclOperation.ALTER)
-        if refusal is not None:
+        if refusal := self._refusal(context, AclOperation.ALTER):
             return CreateAclsResponse(results=[_Created(**refusal) for _ in acls])
         refusals = [refusal_of(acl) for acl in acls]
         sound = {acl for acl, fault in zip(acls, refusals, strict=True) if fault is None}
@@ -108,8 +106,7 @@ class AclHandlers:
     @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
         wanted = [_read(AclFilter, each, _FILTER) for each in request.filters]
-        refusal = self._refusal(context, AclOperation.ALTER)
-        if refusal is not None:
+        if refusal := self._refusal(context, AclOperation.ALTER):
             return DeleteAclsResponse(filter_results=[_Deleted(**refusal) for _ in wanted])
         found = [tuple(filter(each.matches, self._catalog.state.acls)) for each in wanted]
         await self._catalog.alter_acls(lambda now: now - set(chain(*found)))

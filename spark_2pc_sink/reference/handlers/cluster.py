@@ -86,8 +86,7 @@ class ClusterHandlers:
     async def metadata(self, context: RequestContext, request: Any) -> Any:
         """Topics by name, by id, or all; missing topics may be created (KafkaApis.handleTopicMetadata)."""
         asked, version, access = request.topics, context.version, context.access
-        refusal = _metadata_refusal(asked or (), version)
-        if refusal is not Code.NONE:
+        if refusal := _metadata_refusal(asked or (), version):
             # Kafka's ``MetadataRequest.getErrorResponse``: no brokers, and the code for each topic.
             topics = [_no_topic(refusal, topic.name or "", topic.topic_id) for topic in asked]
             return MetadataResponse(topics=topics, error_code=refusal)
@@ -208,8 +207,7 @@ class ClusterHandlers:
         # If a feature is updated twice, the later one wins, as in Kafka.
         updates = {each.feature: each for each in request.feature_updates}
         for name, each in updates.items():
-            fault = self._fault(name, each.max_version_level, each.upgrade_type if typed else _UPGRADE)
-            if fault is not None:
+            if fault := self._fault(name, each.max_version_level, each.upgrade_type if typed else _UPGRADE):
                 text = (
                     "The update failed for all features since the following feature had an error: "
                     f"Invalid update version {each.max_version_level} for feature {name}. {fault}"
@@ -259,8 +257,7 @@ class ApiVersionsHandlers:
         INVALID_REQUEST for a client without a valid name; REBOOTSTRAP_REQUIRED for one that expects another node,
         so that it drops its known addresses.
         """
-        refusal = self._refusal(context.version, request)
-        if refusal is not Code.NONE:
+        if refusal := self._refusal(context.version, request):
             return ApiVersionsResponse(error_code=refusal)
         return ApiVersionsResponse(
             api_keys=[

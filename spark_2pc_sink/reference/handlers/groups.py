@@ -348,8 +348,7 @@ class GroupHandlers:
             unstable = require_stable and table.is_pending(key)
             found[key] = (None, Code.UNSTABLE_OFFSET_COMMIT) if unstable else (committed.get(key), Code.NONE)
         # A crash must not revert offsets that were shown.
-        code = await self._store.durable(group_id)
-        if code is not Code.NONE:
+        if code := await self._store.durable(group_id):
             return code, []
         wanted = self._all_topics(context, found) if asked is None else asked
         return Code.NONE, [_fetched(group_id, topic, found, context.version) for topic in wanted]

@@ -75,8 +75,7 @@ def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -
 
 
 def find_log(catalog: Catalog, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
-    log = catalog.log(topic, partition)
-    if log is None:
+    if (log := catalog.log(topic, partition)) is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     if leader_epoch in {ANY_EPOCH, log.leader_epoch}:
         return log
@@ -136,8 +135,7 @@ class TopicHandlers:
         fault = name_fault(asked.name) or (other and f"Topic '{asked.name}' collides with existing topic: {other}")
         if fault:
             raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
-        nothing = [config.name for config in asked.configs if config.value is None]
-        if nothing:
+        if nothing := [config.name for config in asked.configs if config.value is None]:
             raise RefusedError(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}")
         try:
             configs = check_topic_configs({config.name: config.value for config in asked.configs})
@@ -233,8 +231,7 @@ class TopicHandlers:
     async def _delete(self, topic: Topic) -> Any:
         if topic.is_coordinator_topic:
             return _refused(_Deleted, _coordinator_topic(topic.name), name=topic.name, topic_id=topic.id)
-        gone = await self._catalog.delete_topic(topic.name)
-        if gone is None:
+        if (gone := await self._catalog.delete_topic(topic.name)) is None:
             return _refused(_Deleted, _UNKNOWN, name=topic.name)
         return _Deleted(name=gone.name, topic_id=gone.id)
 

@@ -117,12 +117,10 @@ class ScramExchange:
         return self._evaluate_final(text, self._first), self._first.user
 
     def _evaluate_first(self, text: str) -> bytes:
-        found = _CLIENT_FIRST.fullmatch(text)
-        if found is None:
+        if (found := _CLIENT_FIRST.fullmatch(text)) is None:
             raise self._refused("malformed first message")
         user = found["user"].replace("=2C", ",").replace("=3D", "=")
-        password = self._users.passwords.get(user)
-        if password is None:
+        if (password := self._users.passwords.get(user)) is None:
             raise self._refused("unknown user")
         if found["authorization_id"] not in {None, found["user"]}:
             raise SaslRefusedError(_OTHER_ID)
@@ -134,8 +132,7 @@ class ScramExchange:
         return answer.encode()
 
     def _evaluate_final(self, text: str, first: _FirstMessages) -> bytes:
-        found = _CLIENT_FINAL.fullmatch(text)
-        if found is None:
+        if (found := _CLIENT_FINAL.fullmatch(text)) is None:
             raise self._refused("malformed second message")
         try:
             channel, proof = (base64.b64decode(found[name], validate=True) for name in ("channel", "proof"))

@@ -258,7 +258,11 @@ def _skip_tags(view: memoryview, position: int) -> int:
     return position
 
 
-def write_response(response: Any, correlation_id: int, *, version: int) -> tuple[bytes, bytes | bytearray]:
+#: The bytes of a reply: length and header, then the body.
+Reply: TypeAlias = tuple[bytes, bytes | bytearray]
+
+
+def write_response(response: Any, correlation_id: int, *, version: int) -> Reply:
     """Encode a response: length and header, then the body, which may be long and is not copied again."""
     body: bytes | bytearray = response.encode(version=version)
     tags = b"\x00" if response.API_KEY != _API_VERSIONS and response.flexible_version_q(version) else b""

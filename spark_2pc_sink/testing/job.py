@@ -208,7 +208,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             # A separate process group, which is killed as a whole, as when a machine is lost.
             start_new_session=True,
         )
-        status = None
+        status: int | None = None
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(deadline_s)

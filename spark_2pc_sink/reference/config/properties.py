@@ -78,20 +78,15 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """One ``NAME://HOST:PORT``; an empty host is every interface, and port 0 lets the system choose."""
 
     name: str
     host: str
     port: int
 
-    def __str__(self) -> str:
-        return f"{self.name}://{address_text(self.host, self.port)}"
 
-
-@dataclass(frozen=True)
-class Listener:
+class Listener(NamedTuple):
     """Address and protocol of a listener; its address in Metadata is the bound one unless ``advertised``."""
 
     endpoint: Endpoint
@@ -119,20 +114,20 @@ def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str
         rule = f"{name} is not the name of a listener"
         raise refused(option, advertised, rule, f"the listeners are {', '.join(each.name for each in endpoints)}")
     protocols = _parse_protocol_map(protocol_map)
-    return tuple(_listener(each, public.get(each.name), protocols) for each in endpoints)
-
-
-def _listener(endpoint: Endpoint, public: Endpoint | None, protocols: Mapping[str, SecurityProtocol]) -> Listener:
-    name = endpoint.name
-    if name not in protocols:
-        remedy = f"name the listener as one of {', '.join(protocols)}, or add {name}:PROTOCOL"
-        raise refused(_PROTOCOL_MAP, name, "must have a protocol for each listener", remedy)
-    if (public or endpoint).host in _EVERY_INTERFACE:
-        rule = "clients cannot connect to an address that means every interface"
-        remedy = f"give {name}://HOST:PORT with a host that clients can reach"
-        value = str(public or endpoint)
-        raise ConfigurationError(option="advertised.listeners", value=value, rule=rule, remedy=remedy)
-    return Listener(endpoint, protocols[name], None if public is None else (public.host, public.port))
+    found = []
+    for endpoint in endpoints:
+        name, own = endpoint.name, public.get(endpoint.name)
+        if name not in protocols:
+            remedy = f"name the listener as one of {', '.join(protocols)}, or add {name}:PROTOCOL"
+            raise refused(_PROTOCOL_MAP, name, "must have a protocol for each listener", remedy)
+        _, host, port = own or endpoint
+        if host in _EVERY_INTERFACE:
+            rule = "clients cannot connect to an address that means every interface"
+            remedy = f"give {name}://HOST:PORT with a host that clients can reach"
+            value = f"{name}://{address_text(host, port)}"
+            raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+        found.append(Listener(endpoint, protocols[name], None if own is None else (host, port)))
+    return tuple(found)
 
 
 def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
@@ -161,7 +156,8 @@ class Users:
         login = _JAAS_LOGIN.fullmatch(text)
         options = "" if login is None else login["options"].rstrip()
         users: dict[str, str] = {}
-        others, read = set(), ""
+        others: set[str] = set()
+        read = ""
         for found in _JAAS_OPTION.finditer(options):
             read += found[0]
             if found["key"].startswith(_USER_PREFIX):

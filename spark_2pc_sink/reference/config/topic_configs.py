@@ -75,12 +75,9 @@ def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry:
         fixed = FIXED[name]
         kind, doc, value, default = Kind[fixed.kind], fixed.rule, fixed.value, fixed.value
     source = Source.STATIC_BROKER_CONFIG if name in properties.given else Source.DEFAULT_CONFIG
-    synonyms: list[tuple[str, str | None, Source]] = []
-    if source is not Source.DEFAULT_CONFIG:
-        synonyms.append((name, value, source))
-    if default is not None:
-        synonyms.append((name, default, Source.DEFAULT_CONFIG))
-    return ConfigEntry(name, kind, value, source, tuple(synonyms), doc)
+    given = () if source is Source.DEFAULT_CONFIG else ((name, value, source),)
+    defaults = () if default is None else ((name, default, Source.DEFAULT_CONFIG),)
+    return ConfigEntry(name, kind, value, source, (*given, *defaults), doc)
 
 
 def _kind(item: Field[Any]) -> Kind:

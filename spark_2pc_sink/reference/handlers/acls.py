@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, Final, TypeVar
@@ -68,29 +68,18 @@ class AclHandlers:
         wanted = _read(AclFilter, request, _FILTER)
         if refusal := self._refusal(context, AclOperation.DESCRIBE):
             return DescribeAclsResponse(**refusal)
-        found = groupby(
-            sorted(filter(wanted.matches, self._catalog.state.acls)),
-            key=lambda acl: (acl.resource, acl.pattern, acl.name),
-        )
-        return DescribeAclsResponse(
-            resources=[
-                _Described(
-                    resource_type=resource,
-                    resource_name=name,
-                    pattern_type=pattern,
-                    acls=[
-                        _Described.AclDescription(
-                            principal=acl.principal,
-                            host=acl.host,
-                            operation=acl.operation,
-                            permission_type=acl.permission,
-                        )
-                        for acl in acls
-                    ],
-                )
-                for (resource, pattern, name), acls in found
-            ]
-        )
+        matching = sorted(filter(wanted.matches, self._catalog.state.acls))
+        found = groupby(matching, key=lambda acl: (acl.resource, acl.pattern, acl.name))
+        resources = [
+            _Described(
+                resource_type=resource,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=[_Described.AclDescription(**_fields(acl, _DESCRIBED)) for acl in acls],
+            )
+            for (resource, pattern, name), acls in found
+        ]
+        return DescribeAclsResponse(resources=resources)
 
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
@@ -114,8 +103,8 @@ class AclHandlers:
         for each, matching in zip(wanted, found, strict=True):
             text = _unknown(each)
             code = Code.INVALID_REQUEST if text else Code.NONE
-            acls = [{theirs: getattr(acl, ours) for theirs, ours in _MATCHING.items()} for acl in matching]
-            removed = [] if text else [_Deleted.DeleteAclsMatchingAcl(error_message=None, **fields) for fields in acls]
+            kind = _Deleted.DeleteAclsMatchingAcl
+            removed = [] if text else [kind(error_message=None, **_fields(acl, _MATCHING)) for acl in matching]
             results.append(_Deleted(error_code=code, error_message=text, matching_acls=removed))
         return DeleteAclsResponse(filter_results=results)
 
@@ -141,7 +130,12 @@ _MATCHING: Final = {
 _CREATION: Final = {"resource_pattern_type" if name == "pattern_type" else name: to for name, to in _MATCHING.items()}
 _CODED: Final = ("operation", "permission_type")
 _FILTER: Final = {name if name in _CODED else f"{name}_filter": to for name, to in _MATCHING.items()}
+_DESCRIBED: Final = ("principal", "host", "operation", "permission_type")
 _Asked = TypeVar("_Asked", Acl, AclFilter)
+
+
+def _fields(acl: Acl, names: Iterable[str]) -> dict[str, Any]:
+    return {theirs: getattr(acl, _MATCHING[theirs]) for theirs in names}
 
 
 def _read(kind: type[_Asked], asked: Any, names: Mapping[str, str]) -> _Asked:

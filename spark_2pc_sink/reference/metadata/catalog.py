@@ -177,9 +177,10 @@ class Catalog:
             return replace(topic, log_starts={**topic.log_starts, **later}) if later else None
 
         topic = await self._alter(name, moved)
-        for partition, offset in starts.items() if topic is not None else ():
-            if log := self.log(name, partition):
-                log.delete_before(offset)
+        if topic is not None:
+            for partition, offset in starts.items():
+                if log := self.log(name, partition):
+                    log.delete_before(offset)
         return topic
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:

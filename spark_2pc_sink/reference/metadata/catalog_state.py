@@ -117,8 +117,6 @@ def name_fault(name: str) -> str | None:
 
 def colliding(name: str, existing: Iterable[str]) -> str | None:
     """An existing topic whose metrics would collide with those of the new one: there, '.' and '_' are the same."""
-    if not {".", "_"} & set(name):
-        return None
     return next((other for other in existing if other != name and unified(other) == unified(name)), None)
 
 

@@ -25,9 +25,9 @@ from spark_2pc_sink.reference.network.request_channel import (
     Dispatcher,
     ListenerContext,
     NetworkMetrics,
-    Reply,
     RequestChannel,
 )
+from spark_2pc_sink.reference.protocol import Reply
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:

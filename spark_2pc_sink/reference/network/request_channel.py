@@ -25,15 +25,13 @@ from spark_2pc_sink.reference.protocol import (
     ApiRequest,
     Handler,
     Handlers,
+    Reply,
     RequestContext,
     read_head,
     read_request,
     write_response,
 )
 from spark_2pc_sink.wire.api_versions import Api
-
-#: The bytes of a reply: length and header, then the body.
-Reply: TypeAlias = tuple[bytes, bytes | bytearray]
 
 #: Only Produce may be longer. Decoded, a list of a million entries takes fifty times its bytes, and only records
 #: have a reason to be long; Kafka has a single limit, ``socket.request.max.bytes``, for all.
@@ -218,16 +216,16 @@ class RequestChannel:
                 login.api_versions_requested()
             await self._answer(call)
             return
-        step = login.request(call.api, call.request)
-        if step.refused is not None:  # delayed, to slow down password guessing
+        reply, principal, refused = login.request(call.api, call.request)
+        if refused is not None:  # delayed, to slow down password guessing
             self._listener.metrics.failed_logins += 1
             await asyncio.sleep(self._listener.properties.connection_failed_authentication_delay_ms / 1000)
-        self._send(step.reply)
-        if step.refused is not None:
-            raise RemoteProtocolError(peer="the client", detail=f"no login: {step.refused}")
-        if step.principal is not None:
+        self._send(reply)
+        if refused is not None:
+            raise RemoteProtocolError(peer="the client", detail=f"no login: {refused}")
+        if principal is not None:
             self._login = None
-            self._log_in_as(step.principal)
+            self._log_in_as(principal)
 
     async def _answer(self, call: QueuedCall) -> None:
         answer = self._listener.dispatcher.answer(call, self._context(call))

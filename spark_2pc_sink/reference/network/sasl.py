@@ -24,7 +24,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.properties import PLAIN, Users
-from spark_2pc_sink.reference.protocol import ApiRequest, RequestContext, serves, write_response
+from spark_2pc_sink.reference.protocol import ApiRequest, Reply, RequestContext, serves, write_response
 from spark_2pc_sink.wire.api_versions import Api
 
 
@@ -167,14 +167,6 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-class LoginStep(NamedTuple):
-    """The reply to one frame, and the principal once logged in; if ``refused``, the connection ends after the reply."""
-
-    reply: tuple[bytes, bytes | bytearray]
-    principal: str | None = None
-    refused: str | None = None
-
-
 class Login:
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
@@ -186,7 +178,8 @@ class Login:
         self._check(Api.API_VERSIONS)
         self._expected = (Api.SASL_HANDSHAKE,)
 
-    def request(self, api: Api, request: ApiRequest) -> LoginStep:
+    def request(self, api: Api, request: ApiRequest) -> tuple[Reply, str | None, str | None]:
+        """The reply to one frame, the principal once logged in, and why the connection must end after the reply."""
         self._check(api)
         head, user, refused = request.head, None, None
         response: Any
@@ -200,7 +193,7 @@ class Login:
                 refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
                 response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
         reply = write_response(response, head.correlation_id, version=head.version)
-        return LoginStep(reply, principal=None if user is None else f"User:{user}", refused=refused)
+        return reply, None if user is None else f"User:{user}", refused
 
     def _handshake(self, mechanism: str) -> tuple[Any, str | None]:
         mechanisms = list(self._mechanisms)

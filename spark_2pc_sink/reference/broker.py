@@ -41,18 +41,12 @@ from spark_2pc_sink.reference.transactions.service import MarkerWriter, Transact
 
 #: How long a stop waits for requests in progress, including long polls.
 STOP_DEADLINE_S: Final = 2.0
-#: Allows any address and localhost as the host of a metrics request.
-ADDRESSES_ONLY: Final = MetricsAccess()
 #: Open files if the system reports no limit; Java's value.
 _FILES_WITHOUT_LIMIT: Final = 10_240
 
 
 def serve(
-    properties: BrokerProperties,
-    data_dir: Path | None,
-    *,
-    metrics: tuple[str, int] | None = None,
-    metrics_access: MetricsAccess = ADDRESSES_ONLY,
+    properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None, metrics_access: MetricsAccess
 ) -> int:
     """Serve until SIGTERM or SIGINT, then flush and return 0.
 

@@ -35,6 +35,8 @@ from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, read_unsigned
 
 #: The principal of a connection without authentication, as Kafka names it.
 ANONYMOUS: Final = "User:ANONYMOUS"
+#: What a principal may do that connects from a host.
+AccessOf: TypeAlias = Callable[[str, str], Access]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,12 @@ from spark_2pc_sink.testing.processes import POLL_INTERVAL_S, DeadlineError
 
 _REQUEST_DEADLINE_S = 10.0
 #: A leader has moved, and the broker that was asked did not know yet.
-_NO_LEADER_YET = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
+_NO_LEADER_YET = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
 _MESSAGES_MAX = 10_000
 _POLL_S = 0.2
 #: How long a broker delays its answer at the end of a partition; 500 ms unless set.

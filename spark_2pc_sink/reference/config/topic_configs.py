@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import INT32_MAX, refused, setting_of, shown_name
@@ -95,8 +95,7 @@ def _shown(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-@dataclass(frozen=True)
-class TopicConfig:
+class TopicConfig(NamedTuple):
     """``broker`` is the property with its default, if any; ``choices`` are the valid values, or elements of a list."""
 
     name: str
@@ -293,16 +292,15 @@ def internal_topics(properties: BrokerProperties) -> tuple[tuple[str, int, dict[
 
 def topic_entries(configs: Mapping[str, str], properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
     """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``)."""
-    return tuple(_entry(config, configs.get(name), properties) for name, config in TOPIC_CONFIGS.items())
-
-
-def _entry(config: TopicConfig, own: str | None, properties: BrokerProperties) -> ConfigEntry:
-    synonyms: list[tuple[str, str | None, Source]] = []
-    if own is not None:
-        synonyms.append((config.name, own, Source.DYNAMIC_TOPIC_CONFIG))
-    if config.broker in ROWS or config.broker in FIXED:
-        synonyms += property_entry(properties, config.broker).synonyms
-    elif config.broker is not None:
-        synonyms.append((config.broker, config.default, Source.DEFAULT_CONFIG))
-    _, value, source = synonyms[0] if synonyms else (config.name, config.default, Source.DEFAULT_CONFIG)
-    return ConfigEntry(config.name, config.kind, value, source, tuple(synonyms), config.doc)
+    entries = []
+    for name, config in TOPIC_CONFIGS.items():
+        synonyms: list[tuple[str, str | None, Source]] = []
+        if name in configs:
+            synonyms.append((name, configs[name], Source.DYNAMIC_TOPIC_CONFIG))
+        if config.broker in ROWS or config.broker in FIXED:
+            synonyms += property_entry(properties, config.broker).synonyms
+        elif config.broker is not None:
+            synonyms.append((config.broker, config.default, Source.DEFAULT_CONFIG))
+        _, value, source = synonyms[0] if synonyms else (name, config.default, Source.DEFAULT_CONFIG)
+        entries.append(ConfigEntry(name, config.kind, value, source, tuple(synonyms), config.doc))
+    return tuple(entries)

@@ -396,11 +396,8 @@ class GroupHandlers:
 
 def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetched], version: int) -> Any:
     name, topic_id, code, indexes = topic
-    kind = (
-        _GroupTopic.OffsetFetchResponsePartitions
-        if version >= _GROUPS_VERSION
-        else _FetchTopic.OffsetFetchResponsePartition
-    )
+    grouped = version >= _GROUPS_VERSION
+    kind = _GroupTopic.OffsetFetchResponsePartitions if grouped else _FetchTopic.OffsetFetchResponsePartition
     partitions = []
     for index in indexes:
         value, row_code = found.get(OffsetKey(group_id, name, index), (None, code))
@@ -416,7 +413,7 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetc
                 error_code=row_code,
             )
         )
-    if version >= _GROUPS_VERSION:
+    if grouped:
         return _GroupTopic(name=name, topic_id=topic_id, partitions=partitions)
     return _FetchTopic(name=name, partitions=partitions)
 

@@ -212,8 +212,7 @@ class TopicHandlers:
                 topic = self._catalog.topic(name)
                 seen = _may(access, AclOperation.DESCRIBE, name)
                 if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
-                    refusal = _UNKNOWN if seen and topic is None else _DENIED
-                    results.append(_refused(_Deleted, refusal, name=name))
+                    results.append(_refused(_Deleted, _UNKNOWN if seen and topic is None else _DENIED, name=name))
                 else:
                     results.append(await self._delete(topic))
         return DeleteTopicsResponse(responses=results)

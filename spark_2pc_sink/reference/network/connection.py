@@ -20,14 +20,8 @@ from typing import Final, cast
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.reference.config.properties import BrokerProperties, Listener
-from spark_2pc_sink.reference.network.request_channel import (
-    AccessOf,
-    Dispatcher,
-    ListenerContext,
-    NetworkMetrics,
-    RequestChannel,
-)
-from spark_2pc_sink.reference.protocol import Reply
+from spark_2pc_sink.reference.network.request_channel import Dispatcher, ListenerContext, NetworkMetrics, RequestChannel
+from spark_2pc_sink.reference.protocol import AccessOf, Reply
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:

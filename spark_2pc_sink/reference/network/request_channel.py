@@ -11,17 +11,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties, Users
-from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Login
 from spark_2pc_sink.reference.protocol import (
     ANONYMOUS,
+    AccessOf,
     ApiRequest,
     Handler,
     Handlers,
@@ -100,9 +100,6 @@ class Dispatcher:
 #: Produce requests in progress at a time: as many as Java producers send (``max.in.flight.requests.per.connection``),
 #: and as many batches as a leader remembers for an idempotent producer.
 PRODUCES_AHEAD_MAX: Final = 5
-
-#: The ACLs for a principal connecting from a host.
-AccessOf: TypeAlias = Callable[[str, str], Access]
 
 
 @dataclass

@@ -179,7 +179,6 @@ _ROWS: Final = (
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in _ROWS}
 assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
-
 _MIN_LAG: Final = "min.compaction.lag.ms"
 _MAX_LAG: Final = "max.compaction.lag.ms"
 

@@ -136,12 +136,10 @@ class ClusterHandlers:
         return topics
 
     async def _create(self, missing: list[str]) -> None:
-        """Create topics in one change, up to the limit per request; the client's next request finds them.
-
-        The rest is left to that request too. Names that collide with others are skipped, as in Kafka.
-        """
+        """Create topics in one change, up to the limit; the client's next request finds them, and creates the rest."""
         partitions = self._catalog.properties.num_partitions
         names_max = max(AUTO_CREATED_PARTITIONS_MAX // partitions, 1)
+        # Names that collide with others are skipped, as in Kafka.
         taken = {unified(topic.name) for topic in self._catalog.topics()}
         by_unified: dict[str, str] = {}
         for name in missing:

@@ -200,11 +200,10 @@ class GroupHandlers:
         refusal, by_id = _refusal(context, request.group_id), context.version >= _TOPIC_ID_VERSION
         topics, accepted = self._sifted(context, request, refusal, _COMMITTED, by_id=by_id)
         if accepted:
-            offsets = self._offsets(accepted)
             code = self._check(request, knows_gone=context.version >= _GROUP_GONE_VERSION)
             if not code:
                 self._groups.seen(request.group_id, request.member_id)
-                code = await self._append(request.group_id, offsets)
+                code = await self._append(request.group_id, self._offsets(accepted))
             self._settle(accepted, code)
         return consumer.OffsetCommitResponse(topics=topics)
 
@@ -215,13 +214,11 @@ class GroupHandlers:
             refusal = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         topics, accepted = self._sifted(context, request, refusal, _COMMITTED_IN_TXN, by_id=by_id)
         if accepted:
-            code = await self._commit_in_transaction(request, self._offsets(accepted), context.version)
+            code = await self._commit_in_txn(request, self._offsets(accepted), context.version)
             self._settle(accepted, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(topics=topics)
 
-    async def _commit_in_transaction(
-        self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], version: int
-    ) -> Code:
+    async def _commit_in_txn(self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], version: int) -> Code:
         """The offsets are durable when it returns, and pending until the transaction ends."""
         if not is_group_id(request.group_id):
             return Code.INVALID_GROUP_ID

@@ -46,8 +46,6 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 _SESSION_EPOCH_FIRST: Final = 1
 #: DeleteRecords' special offset for all records (``DeleteRecordsRequest.HIGH_WATERMARK``).
 _EVERYTHING: Final = -1
-
-
 #: Special timestamps of ListOffsets, and the first version that supports each; lower versions, or other numbers, are
 #: answered 35. There is no tiered storage: the whole log is local.
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)

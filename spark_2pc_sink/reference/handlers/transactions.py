@@ -138,9 +138,7 @@ class TransactionHandlers:
         code, unknown, found = list_transactions(self._service.state, request, context.access, self._now_ms())
         listed = [
             admin.ListTransactionsResponse.TransactionState(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                transaction_state=each.state.label,
+                transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state.label
             )
             for each in found
         ]

@@ -57,7 +57,7 @@ class Catalog:
         self.on_transaction_version: list[Callable[[int], None]] = []
         self.state: CatalogState = state
         self._directory = directory
-        self._names = {topic.id: topic.name for topic in state.topics.values()}
+        self._by_id = {topic.id: topic for topic in state.topics.values()}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._durable_ends = durable_ends
         self._opened_all = False
@@ -122,8 +122,7 @@ class Catalog:
         return self.state.topics.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        name = self._names.get(topic_id)
-        return None if name is None else self.state.topics.get(name)
+        return self._by_id.get(topic_id)
 
     def topics(self) -> tuple[Topic, ...]:
         return tuple(self.state.topics.values())
@@ -312,4 +311,4 @@ class Catalog:
 
     def _show(self, state: CatalogState) -> None:
         self.state = state
-        self._names = {topic.id: topic.name for topic in state.topics.values()}
+        self._by_id = {topic.id: topic for topic in state.topics.values()}

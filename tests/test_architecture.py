@@ -36,6 +36,7 @@ FILE_LINES_MIN = 150
 SMALL_WITH_ONE_USER = {
     "spark_2pc_sink.cli.serving": "commands have a file for each kind, and this one imports what serves on demand",
     "spark_2pc_sink.logins.oidc": "HTTP of an OAuth server, apart from what a token is to Kafka",
+    "spark_2pc_sink.reference.broker": "assembles the coordinator, which the command line only calls",
     "spark_2pc_sink.reference.metrics": "the figures of the coordinator, which a page lists",
     "spark_2pc_sink.sink.job.search_task": "tasks load it, without the code of the driver for the database",
     "spark_2pc_sink.sink.job_end": "public: only the package itself exports it",

@@ -181,7 +181,8 @@ class Login:
     def request(self, api: Api, request: ApiRequest) -> tuple[Reply, str | None, str | None]:
         """The reply to one frame, the principal once logged in, and why the connection must end after the reply."""
         self._check(api)
-        head, user, refused = request.head, None, None
+        head = request.head
+        user = refused = None
         response: Any
         if api is Api.SASL_HANDSHAKE:
             response, refused = self._handshake(request.body.mechanism)

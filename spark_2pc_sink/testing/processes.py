@@ -3,7 +3,7 @@
 A server's parent may be killed with SIGKILL, as in many tests here, and then none of its handlers runs.
 ``prctl(PR_SET_PDEATHSIG)`` does not help: it acts when the *thread* that started the child ends. So one small process
 per parent, the reaper, reads the list of running servers from a pipe; when the pipe closes, because the parent has
-ended, it ends those servers.
+ended, it ends those servers. Here too is what all servers need: errors, waiting for a condition, free ports, Java.
 """
 
 from __future__ import annotations

@@ -80,9 +80,7 @@ class TransactionHandlers:
         )
         replies = await asyncio.gather(*each_added)
         results = [
-            _Added.AddPartitionsToTxnResult(
-                transactional_id=reply.transactional_id, topic_results=_topic_results(reply)
-            )
+            _TxnResult(transactional_id=reply.transactional_id, topic_results=_topic_results(reply))
             for reply in replies
         ]
         return _Added(results_by_transaction=results)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from benchmarks.figures import quantile
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 
 VALUE_BYTES = 1_000
 ROWS_PER_APPEND = 10_000

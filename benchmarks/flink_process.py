@@ -19,7 +19,7 @@ import sqlalchemy
 from benchmarks.workbench import DRIVER_MEMORY, ROOT, Servers
 from benchmarks.writers import JDBC_BATCH_ROWS, KAFKA_TUNED
 from spark_2pc_sink.testing import CapabilityError
-from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.processes import find_java_home
 from tests.harness.kafka_tools import find_jars
 
 LIBS_VARIABLE: Final = "SPARK_2PC_FLINK"

@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from spark_2pc_sink.testing.java import find_java_home, java_version
 from spark_2pc_sink.testing.kafka_broker import find_libs
 from spark_2pc_sink.testing.postgres import find_binaries
+from spark_2pc_sink.testing.processes import find_java_home, java_version
 
 _PACKAGES = ("pyspark", "pyarrow", "numpy", "pgpq", "psycopg2-binary", "confluent-kafka", "kafka-python")
 _PROGRAM_DEADLINE_S = 30.0

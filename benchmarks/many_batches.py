@@ -24,7 +24,7 @@ from benchmarks.workbench import KAFKA_JVM, POSTGRES_SETTINGS
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.kafka_broker import create_topic
 from tests.harness.driver_main import open_driver
 from tests.harness.driver_rows import RowsWork
 

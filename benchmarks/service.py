@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from benchmarks.scale import Scale
-    from spark_2pc_sink.testing.local_broker import LocalBroker
+    from spark_2pc_sink.testing.kafka_broker import LocalBroker
 
 CLIENTS: Final = (1, 8, 32)
 #: Transactional ids for each client: one rests while its end markers are written.

@@ -23,7 +23,7 @@ from jdbc_state import Decision, SqlStateStore
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, wait_until
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.kafka_broker import create_topic
 from spark_2pc_sink.verification.history import MODULUS, content_of, digest_of, digest_text
 from spark_2pc_sink.verification.topic_reader import TopicReader
 

@@ -20,7 +20,7 @@ import sqlalchemy
 
 from benchmarks.processes import ProcessTree
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.kafka_broker import create_topic
 from spark_2pc_sink.testing.spark import start_spark
 from spark_2pc_sink.testing.spark_cluster import SparkCluster
 

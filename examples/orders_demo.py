@@ -25,7 +25,7 @@ from pathlib import Path
 from orders_compare import EXIT_DIFFERENT
 from spark_2pc_sink import recover
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
 
 EXAMPLES = Path(__file__).resolve().parent

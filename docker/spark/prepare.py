@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 
 from orders_events import write_events
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.kafka_broker import create_topic
 
 EVENTS = Path("/var/lib/job/events")
 FILES = 40

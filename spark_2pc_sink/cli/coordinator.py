@@ -51,4 +51,4 @@ def _run(given: argparse.Namespace) -> CommandResult:
     metrics = None if given.metrics is None else host_and_port(given.metrics, option="--metrics")
     access = MetricsAccess() if metrics is None else MetricsAccess(own_names(metrics[0], given.metrics_host_name))
     properties = BrokerProperties.from_mapping(values)
-    return CommandResult(exit_code=serve(properties, given.data_dir, metrics=metrics, metrics_access=access))
+    return CommandResult(exit_code=serve(properties, given.data_dir, metrics, access))

@@ -8,7 +8,7 @@ the disk; each imports those below it:
 `metrics`           a snapshot of all figures, and its Prometheus endpoint
 `network`           listeners and connections (`connection`), logins (`sasl`); a `request_channel` carries out and
                     answers one connection's requests in order
-`handlers`          one module per API group; `topic_lookup` finds and authorises the topics in a request
+`handlers`          one module per API group; `topics` also finds and authorises the topics in a request
 `groups`            consumer groups and their offsets, classic protocol: pure, with a shell (`service`)
 `transactions`      the shell of the pure coordinator (`service`): its log, its markers, its timers,
                     answers to partition leaders (`Verification`)
@@ -17,7 +17,7 @@ the disk; each imports those below it:
 `log`               the leader of one partition (`partition_log`): what may be appended and read; `producer_state` is
                     pure
 `storage`           segment files, group commit, recovery of torn ends
-`protocol`          frames to requests and answers to frames (`codec`), the APIs (`api`)
+`protocol`          frames to requests and answers to frames; what marks a handler
 `coordinator`       the transaction coordinator as data and functions: no socket, clock or file
 `internal_topics`   names and record schemas of ``__transaction_state`` and ``__consumer_offsets``
 =================== ==========================================================================================

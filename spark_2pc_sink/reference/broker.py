@@ -12,23 +12,20 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
-from spark_2pc_sink.reference.config.listeners import address_text
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties, address_text
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
-from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
+from spark_2pc_sink.reference.handlers.cluster import ApiVersionsHandlers, ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
-from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers, FeatureHandlers
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
-from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
@@ -39,124 +36,22 @@ from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.protocol.api import handlers_of
+from spark_2pc_sink.reference.protocol import handlers_of
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification, settings_of
 
 #: How long a stop waits for requests in progress, including long polls.
 STOP_DEADLINE_S: Final = 2.0
-
-
-class Broker:
-    def __init__(self, properties: BrokerProperties, directory: Path | None) -> None:
-        self._properties = properties
-        self._directory = directory
-        self._closers: list[Callable[[], Awaitable[None]]] = []
-
-    async def start(self) -> None:
-        """Recover everything and serve. Raises ConfigurationError, or the error of a damaged or short log."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def _start(self) -> None:
-        properties = self._properties
-        self._catalog = catalog = await Catalog.open(self._directory, properties)
-        self._closers.append(catalog.close)
-        await catalog.ensure_internal_topics()
-        await catalog.open_logs()
-        offsets_partitions = next(each.partitions for each in catalog.topics() if each.name == GROUP_OFFSETS)
-        store = GroupStore(catalog, partition_count=offsets_partitions, now_ms=now_ms)
-        self._markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
-        level = catalog.transaction_version
-        settings = settings_of(properties, transaction_version=level, offsets_partition_count=offsets_partitions)
-        self._transactions = TransactionService(
-            catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
-        )
-        await self._transactions.load()
-        self._groups = GroupService(store, properties, now_ms=now_ms, steady_ms=steady_ms)
-        self._groups.load()
-        catalog.on_deleted.append(lambda topic: self._groups.forget_topic(topic.name))
-        catalog.on_transaction_version.append(self._transactions.set_transaction_version)
-        self._verification = Verification(self._transactions, lambda: catalog.properties)
-        access_of = access_by_acls(properties, lambda: catalog.acls)
-        self._server = SocketServer(self._dispatcher(), properties, access_of=access_of)
-        self._transactions.start()
-        self._closers.append(self._transactions.stop)
-        self._groups.start()
-        self._closers.append(self._groups.stop)
-        await self._server.start()
-        self._closers.append(self._stop_serving)
-
-    async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
-        # Imported on demand: the library takes longer to load than the rest of the start.
-        with extra("metrics"):
-            from spark_2pc_sink.reference.metrics import BrokerMetrics  # noqa: PLC0415
-
-        metrics = BrokerMetrics(
-            state=lambda: self._transactions.state,
-            logs=self._catalog.logs,
-            network=self._server.metrics,
-            verification=self._verification.metrics,
-            transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
-            now_ms=now_ms,
-        )
-        server = MetricsServer(metrics, access)
-        address = await server.start(host, port)
-        self._closers.append(server.stop)
-        return address
-
-    async def stop(self) -> None:
-        """Answer requests in progress, flush, close; in reverse order of the start."""
-        while self._closers:
-            await self._closers.pop()()
-
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        return tuple(self._server.addresses)
-
-    async def _stop_serving(self) -> None:
-        # Waiting group members would delay the stop; they are answered that the coordinator is unavailable.
-        await self._groups.stop()
-        await self._server.stop(deadline_s=STOP_DEADLINE_S)
-
-    def _dispatcher(self) -> Dispatcher:
-        catalog, properties, verification = self._catalog, self._properties, self._verification
-        families = [
-            ClusterHandlers(catalog),
-            TopicHandlers(catalog),
-            ConfigHandlers(catalog),
-            FeatureHandlers(catalog),
-            AclHandlers(catalog),
-            ProduceHandlers(catalog, verification, now_ms=now_ms),
-            PartitionHandlers(catalog),
-            SaslHandlers(),
-            TransactionHandlers(self._transactions, self._markers, catalog, now_ms=now_ms),
-            GroupHandlers(self._groups),
-            GroupOffsetHandlers(self._groups, verification, catalog, now_ms=now_ms),
-        ]
-        handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
-        return Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})
-
-
-#: Allows any address and localhost as the host of a metrics request.
-ADDRESSES_ONLY: Final = MetricsAccess()
 #: Open files if the system reports no limit; Java's value.
 _FILES_WITHOUT_LIMIT: Final = 10_240
 
 
 def serve(
-    properties: BrokerProperties,
-    data_dir: Path | None,
-    *,
-    metrics: tuple[str, int] | None = None,
-    metrics_access: MetricsAccess = ADDRESSES_ONLY,
+    properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None, metrics_access: MetricsAccess
 ) -> int:
     """Serve until SIGTERM or SIGINT, then flush and return 0.
 
-    Prints one line, ``listening on HOST:PORT``, once clients are served. Raises what `Broker.start` raises, and
-    MissingExtraError if uvloop, or for metrics prometheus-client, is not installed.
+    Prints one line, ``listening on HOST:PORT``, once clients are served. Raises ConfigurationError, the error of a
+    damaged or short log, and MissingExtraError if uvloop, or for metrics prometheus-client, is not installed.
     """
     with extra("coordinator"):
         import uvloop  # noqa: PLC0415 - optional
@@ -177,18 +72,65 @@ async def _serve(
     properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None, metrics_access: MetricsAccess
 ) -> None:
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    broker = Broker(properties, data_dir)
-    await broker.start()
-    try:
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with AsyncExitStack() as ending:  # also of a start that fails: in reverse order
+        catalog = await Catalog.open(data_dir, properties)
+        ending.push_async_callback(catalog.close)
+        await catalog.ensure_internal_topics()
+        await catalog.open_logs()
+        offsets_partitions = next(each.partitions for each in catalog.topics() if each.name == GROUP_OFFSETS)
+        store = GroupStore(catalog, partition_count=offsets_partitions, now_ms=now_ms)
+        markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
+        level = catalog.state.transaction_version
+        settings = settings_of(properties, transaction_version=level, offsets_partition_count=offsets_partitions)
+        transactions = TransactionService(catalog, markers, settings=settings, properties=properties, now_ms=now_ms)
+        await transactions.load()
+        groups = GroupService(store, properties, now_ms=now_ms, steady_ms=steady_ms)
+        groups.load()
+        catalog.on_deleted.append(lambda topic: groups.forget_topic(topic.name))
+        catalog.on_transaction_version.append(transactions.set_transaction_version)
+        verification = Verification(transactions, lambda: catalog.properties)
+        families = [
+            ClusterHandlers(catalog),
+            TopicHandlers(catalog),
+            ConfigHandlers(catalog),
+            AclHandlers(catalog),
+            ProduceHandlers(catalog, verification, now_ms=now_ms),
+            PartitionHandlers(catalog),
+            SaslHandlers(),
+            TransactionHandlers(transactions, markers, catalog, now_ms=now_ms),
+            GroupHandlers(groups, verification, catalog, now_ms=now_ms),
+        ]
+        handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
+        dispatcher = Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})
+        access_of = access_by_acls(properties, lambda: catalog.state.acls)
+        server = SocketServer(dispatcher, properties, access_of=access_of)
+        transactions.start()
+        ending.push_async_callback(transactions.stop)
+        groups.start()
+        ending.push_async_callback(groups.stop)
+        await server.start()
+        ending.push_async_callback(server.stop, deadline_s=STOP_DEADLINE_S)
+        # Waiting group members would delay the stop; they are answered that the coordinator is unavailable.
+        ending.push_async_callback(groups.stop)
         if metrics is not None:
-            await broker.start_metrics(*metrics, metrics_access)
+            # Imported on demand: the library takes longer to load than the rest of the start.
+            with extra("metrics"):
+                from spark_2pc_sink.reference.metrics import BrokerMetrics  # noqa: PLC0415
+            figures = BrokerMetrics(
+                state=lambda: transactions.state,
+                logs=catalog.logs,
+                network=server.metrics,
+                verification=verification.metrics,
+                transaction_max_timeout_ms=properties.transaction_max_timeout_ms,
+                now_ms=now_ms,
+            )
+            metrics_server = MetricsServer(figures, metrics_access)
+            await metrics_server.start(*metrics)
+            ending.push_async_callback(metrics_server.stop)
         # Objects made by the start are permanent, and need not be scanned at each collection.
         gc.freeze()
-        sys.stdout.write(f"listening on {address_text(*broker.addresses[0])}\n")
+        sys.stdout.write(f"listening on {address_text(*server.addresses[0])}\n")
         sys.stdout.flush()
         await stopping.wait()
-    finally:
-        await broker.stop()

@@ -87,8 +87,5 @@ def _labelled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[s
 
 def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
     """Whether the oldest open transaction had its last record before then (ProducerStateManager.hasLateTransaction)."""
-    open_now = [(each.txn_start_offset, each) for each in log.producers() if each.txn_start_offset is not None]
-    if not open_now:
-        return False
-    _, oldest = min(open_now, key=lambda each: each[0])
-    return 0 < oldest.last_timestamp_ms < late_before_ms
+    open_now = [(at, each.last_timestamp_ms) for each in log.producers() if (at := each.txn_start_offset) is not None]
+    return bool(open_now) and 0 < min(open_now)[1] < late_before_ms

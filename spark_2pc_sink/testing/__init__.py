@@ -18,10 +18,9 @@ its verdict on both sides does not depend on the code under test. Linux only.
 
 `pytest_plugin` provides the servers as fixtures, and a job that is killed at each step: docs/testing.md.
 
-Reading order: ``local_broker``, ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics``
-and ``compare`` (reading back, and how two sides differ), ``spark`` and ``spark_cluster`` (a session, and executors as
-processes), ``stack``, ``job`` and ``killed_job`` (both sides for a job that runs as a process, and its death),
-``pytest_plugin``, then the small parts: ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
+Reading order: ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics`` (reading back),
+``spark``, ``spark_cluster`` (a session, and executors as processes), ``job``, ``killed_job`` (a job as a process, its
+death, both its sides), ``pytest_plugin``, then the small parts: ``processes``, ``reaper``.
 """
 
 from __future__ import annotations
@@ -33,39 +32,40 @@ from spark_2pc_sink.extras import extra
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Step
-    from spark_2pc_sink.testing.compare import (
+    from spark_2pc_sink.testing.job import (
+        CrashAt,
+        DualWriteStack,
         MultisetDifference,
         assert_same_multiset,
         assert_same_on_both_sides,
         multiset_difference,
+        run_job,
     )
-    from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, JobError, ServerError
-    from spark_2pc_sink.testing.job import CrashAt, run_job
-    from spark_2pc_sink.testing.kafka_broker import KafkaBroker
-    from spark_2pc_sink.testing.local_broker import ReferenceCoordinator
-    from spark_2pc_sink.testing.ports import free_port
+    from spark_2pc_sink.testing.kafka_broker import KafkaBroker, ReferenceCoordinator
     from spark_2pc_sink.testing.postgres import PostgresServer
-    from spark_2pc_sink.testing.stack import DualWriteStack
+    from spark_2pc_sink.testing.processes import (
+        CapabilityError,
+        DeadlineError,
+        JobError,
+        ServerError,
+        free_port,
+        wait_until,
+    )
     from spark_2pc_sink.testing.tcp_proxy import TcpProxy, kafka_request, postgres_query
     from spark_2pc_sink.testing.topics import TopicRecord, read_topic
-    from spark_2pc_sink.testing.wait import wait_until
 
 # Loaded on first use: a test run that uses none of this has no cost from the plugin.
 _HOMES: Final = {
     name: module
     for module, names in {
         "recipe.steps": "Step",
-        "testing.compare": "MultisetDifference assert_same_multiset assert_same_on_both_sides multiset_difference",
-        "testing.errors": "CapabilityError DeadlineError JobError ServerError",
-        "testing.job": "CrashAt run_job",
-        "testing.kafka_broker": "KafkaBroker",
-        "testing.local_broker": "ReferenceCoordinator",
-        "testing.ports": "free_port",
+        "testing.job": "CrashAt DualWriteStack MultisetDifference assert_same_multiset assert_same_on_both_sides "
+        "multiset_difference run_job",
+        "testing.kafka_broker": "KafkaBroker ReferenceCoordinator",
         "testing.postgres": "PostgresServer",
-        "testing.stack": "DualWriteStack",
+        "testing.processes": "CapabilityError DeadlineError JobError ServerError free_port wait_until",
         "testing.tcp_proxy": "TcpProxy kafka_request postgres_query",
         "testing.topics": "TopicRecord read_topic",
-        "testing.wait": "wait_until",
     }.items()
     for name in names.split()
 }

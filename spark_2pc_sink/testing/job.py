@@ -1,4 +1,7 @@
-"""A user's job as a separate process: run to its end, or killed when its sink reaches a step of the recipe."""
+"""A user's job under test: run to its end or killed at a step of the recipe, its topic and database, what they contain.
+
+Both sides of a sink are compared by `spark_2pc_sink.verify`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,115 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from spark_2pc_sink.testing.errors import DeadlineError, JobError
-from spark_2pc_sink.testing.processes import wait_for_group
+from spark_2pc_sink.testing.processes import DeadlineError, JobError, wait_for_group
+from spark_2pc_sink.testing.spark import spark_environment
+from spark_2pc_sink.testing.topics import TopicRecord, read_topic
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Step
+    from spark_2pc_sink.testing.kafka_broker import ReferenceCoordinator
+    from spark_2pc_sink.testing.postgres import PostgresServer
+    from spark_2pc_sink.verification.report import VerifyReport
+
+T = TypeVar("T", bound=Hashable)
+
+#: How many elements of each kind a difference prints.
+SHOWN_MAX = 10
+
+
+@dataclass(frozen=True)
+class MultisetDifference:
+    """How a multiset differs from the expected one.
+
+    Args:
+        expected: number of elements expected.
+        actual: number of elements found.
+        missing: expected and not found, with counts.
+        duplicated: found more often than expected, with the surplus counts.
+        foreign: found and never expected, with counts.
+    """
+
+    expected: int
+    actual: int
+    missing: Counter[Hashable]
+    duplicated: Counter[Hashable]
+    foreign: Counter[Hashable]
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.duplicated or self.foreign)
+
+    def __str__(self) -> str:
+        lines = [f"{self.actual} found, {self.expected} expected"]
+        for name, elements in (("missing", self.missing), ("twice", self.duplicated), ("foreign", self.foreign)):
+            if elements:
+                lines.append(f"{name}: {elements.total()} of {len(elements)} different")
+                lines += [f"  {count} x {element!r}" for element, count in elements.most_common(SHOWN_MAX)]
+                lines += ["  …"] * (len(elements) > SHOWN_MAX)
+        return "\n".join(lines)
+
+
+def multiset_difference(actual: Iterable[T], expected: Iterable[T]) -> MultisetDifference:
+    """Return how ``actual`` differs from ``expected``; false when they are equal, regardless of order."""
+    found, wanted = Counter[Hashable](actual), Counter[Hashable](expected)
+    surplus = found - wanted
+    return MultisetDifference(
+        expected=wanted.total(),
+        actual=found.total(),
+        missing=wanted - found,
+        duplicated=Counter({element: count for element, count in surplus.items() if element in wanted}),
+        foreign=Counter({element: count for element, count in surplus.items() if element not in wanted}),
+    )
+
+
+def assert_same_multiset(actual: Iterable[T], expected: Iterable[T], *, what: str) -> None:
+    """Check that both have the same elements, equally often.
+
+    Args:
+        actual: elements found.
+        expected: elements expected.
+        what: names the comparison in the error, such as "records in topic orders".
+
+    Raises:
+        AssertionError: they differ; the text lists missing, duplicate and foreign elements.
+    """
+    if difference := multiset_difference(actual, expected):
+        raise AssertionError(f"{what}: {difference}")
+
+
+def assert_same_on_both_sides(
+    *, transactional_id: str, kafka: Mapping[str, str | int | Callable[[str], Any]], database: str, **options: Any
+) -> VerifyReport:
+    """Check that committed records match the table's content, and the sink's history.
+
+    Args:
+        transactional_id: the sink's id.
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL.
+        **options: more keywords of `spark_2pc_sink.verify`, such as ``table`` or ``since``.
+
+    Returns:
+        The report, for more assertions: number of records, and what was not checked.
+
+    Raises:
+        AssertionError: the sides differ, or too much could not be compared, or no such sink has run; the text is the
+            report.
+        ConfigurationError, DatabaseUnreachableError, KafkaError, KafkaTimeoutError: see `spark_2pc_sink.verify`.
+    """
+    # Local import: it loads SQLAlchemy, which the servers do not need.
+    from spark_2pc_sink.verification.api import verify  # noqa: PLC0415
+
+    report = verify(transactional_id=transactional_id, kafka=kafka, database=database, **options)
+    if not (report.known and report.same):
+        raise AssertionError(str(report))
+    return report
+
 
 #: A job with Spark takes some 10 s on an idle machine.
 JOB_DEADLINE_S: Final = 180.0
@@ -105,13 +208,10 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             # A separate process group, which is killed as a whole, as when a machine is lost.
             start_new_session=True,
         )
+        status: int | None = None
         try:
-            status = process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            output.seek(0)
-            tail = output.read().decode(errors="replace")[-_TAIL_CHARACTERS:]
-            message = f"{Path(command[-1]).name} did not end within {deadline_s} s. Its output ends:\n{tail}"
-            raise DeadlineError(message) from None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(deadline_s)
         finally:
             # Leftover processes; there are none if the job was killed with its group.
             with contextlib.suppress(ProcessLookupError):
@@ -120,4 +220,88 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             # Spark's Java process holds files and ports until it has ended.
             wait_for_group(process.pid)
         output.seek(0)
-        return status, output.read().decode(errors="replace")
+        printed = output.read().decode(errors="replace")
+    if status is None:
+        tail = printed[-_TAIL_CHARACTERS:]
+        raise DeadlineError(f"{Path(command[-1]).name} did not end within {deadline_s} s. Its output ends:\n{tail}")
+    return status, printed
+
+
+_PARTITIONS: Final = 4
+
+
+class DualWriteStack:
+    """A topic and a database that no other test uses; the fixture ``dual_write_stack`` is an instance.
+
+    Args:
+        kafka: the running server.
+        postgres: the running server.
+        directory: directory for Spark's files.
+
+    Attributes:
+        topic: its name; it has 4 partitions.
+        transactional_id: id for the sink.
+        database: SQLAlchemy URL of the database, which is empty.
+        kafka: Kafka client properties.
+        environment: variables for `DualWriteSink.from_env` in the job, and for Spark on this machine.
+    """
+
+    def __init__(self, kafka: ReferenceCoordinator, postgres: PostgresServer, directory: Path) -> None:
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        self.topic: str = name
+        self.transactional_id: str = name
+        self._postgres = postgres
+        kafka.create_topic(self.topic, partitions=_PARTITIONS)
+        self.database: str = postgres.create_database(name)
+        self.kafka: dict[str, str] = {"bootstrap.servers": kafka.bootstrap}
+        self.environment: dict[str, str] = {
+            "SPARK_2PC_TRANSACTIONAL_ID": self.transactional_id,
+            "SPARK_2PC_TOPIC": self.topic,
+            "SPARK_2PC_DATABASE": self.database,
+            "SPARK_2PC_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap,
+            **spark_environment(directory),
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Both sides as keywords of `DualWriteSink`, for a job in this process."""
+        return {name: getattr(self, name) for name in ("transactional_id", "topic", "database", "kafka")}
+
+    def execute(self, *statements: str) -> None:
+        """Run SQL statements in the database, each in a separate transaction."""
+        for statement in statements:
+            self.rows(statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query in the database."""
+        return self._postgres.query(query, database=self.topic)
+
+    def records(self) -> list[TopicRecord]:
+        """The committed records in the topic."""
+        return read_topic(self.kafka["bootstrap.servers"], self.topic)
+
+    def run_job(
+        self,
+        script: str | os.PathLike[str],
+        *arguments: str | os.PathLike[str],
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = JOB_DEADLINE_S,
+    ) -> str:
+        """`run_job` with the variables of this stack."""
+        return run_job(
+            script, *arguments, environment={**self.environment, **(environment or {})}, deadline_s=deadline_s
+        )
+
+    def crash_at(self) -> CrashAt:
+        """A `CrashAt` with the variables of this stack."""
+        return CrashAt(self.environment)
+
+    def assert_same(self, **options: Any) -> VerifyReport:
+        """See `assert_same_on_both_sides`: topic and table are the same, and complete by the sink's history."""
+        return assert_same_on_both_sides(
+            transactional_id=self.transactional_id, kafka=self.kafka, database=self.database, **options
+        )
+
+    def close(self) -> None:
+        """Drop the database, including any open connections."""
+        self._postgres.drop_database(self.topic)

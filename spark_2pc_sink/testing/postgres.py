@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -19,9 +21,7 @@ from typing import Any
 import psycopg2
 
 from spark_2pc_sink.extras import install_command
-from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import LocalServer
+from spark_2pc_sink.testing.processes import CapabilityError, LocalServer, ServerError, free_port
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
@@ -203,10 +203,8 @@ def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
 
 def _copy(binaries: Path) -> Path:
     """Copy the installation around ``binaries`` to a world-readable location, and return its directory of programs."""
-    # Keep the TemporaryDirectory object: its finalizer removes the directory.
-    copy = tempfile.TemporaryDirectory(prefix="spark-2pc-postgres-binaries-", ignore_cleanup_errors=True)
-    _copies.append(copy)
-    folder = Path(copy.name)
+    folder = Path(tempfile.mkdtemp(prefix="spark-2pc-postgres-binaries-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     package = binaries.parent.parent
     installation = folder / package.name / binaries.parent.name
@@ -216,9 +214,6 @@ def _copy(binaries: Path) -> Path:
     if libraries.is_dir():
         shutil.copytree(libraries, folder / libraries.name)
     return installation / binaries.name
-
-
-_copies: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _why_not(binaries: Path, user: tuple[int, int] | None) -> str | None:
@@ -235,8 +230,6 @@ def run_as() -> tuple[int, int] | None:
     """Numeric user and group of the server: an unprivileged user's under root, else None for ours."""
     if os.geteuid() != 0:
         return None
-    import pwd  # noqa: PLC0415 - not on every platform
-
     entry = pwd.getpwnam(_UNPRIVILEGED_USER)
     return entry.pw_uid, entry.pw_gid
 

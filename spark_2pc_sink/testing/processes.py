@@ -3,7 +3,7 @@
 A server's parent may be killed with SIGKILL, as in many tests here, and then none of its handlers runs.
 ``prctl(PR_SET_PDEATHSIG)`` does not help: it acts when the *thread* that started the child ends. So one small process
 per parent, the reaper, reads the list of running servers from a pipe; when the pipe closes, because the parent has
-ended, it ends those servers.
+ended, it ends those servers. Here too is what all servers need: errors, waiting for a condition, free ports, Java.
 """
 
 from __future__ import annotations
@@ -11,23 +11,150 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
+from typing import IO, TYPE_CHECKING, ClassVar, Final, NoReturn, TypeVar
 
-from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.reaper import start_time
-from spark_2pc_sink.testing.wait import poll_until, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+class ServerError(RuntimeError):
+    """A server did not start, or ended by itself. The text contains the end of its log."""
+
+
+class CapabilityError(RuntimeError):
+    """A server's prerequisite is missing on this machine: Java, the broker's jars, PostgreSQL's programs.
+
+    The text names what is missing and how to get it.
+    """
+
+
+class DeadlineError(AssertionError):
+    """A condition that was waited for did not become true in time.
+
+    An AssertionError, so that the test counts as failed and not as broken.
+    """
+
+
+class JobError(Exception):
+    """A job did not end as the test intended."""
+
+
+T = TypeVar("T")
+
+#: Short compared to any wait, long compared to the cost of checking.
+POLL_INTERVAL_S = 0.02
+#: Long enough for what takes moments, also on a busy machine.
+DEADLINE_S = 60.0
+
+
+def wait_until(
+    condition: Callable[[], T], *, deadline_s: float = DEADLINE_S, what: str, interval_s: float = POLL_INTERVAL_S
+) -> T:
+    """Call ``condition`` until it returns a true value, and return that.
+
+    The condition is called at least once, and once more after the deadline, so that a machine that was under load for
+    the whole time still gets an answer.
+
+    Args:
+        condition: called without arguments; an exception it raises ends the wait.
+        deadline_s: maximum seconds to wait.
+        what: description of the condition, for the error's sentence.
+        interval_s: seconds between two calls.
+
+    Raises:
+        DeadlineError: it was never true.
+    """
+    if found := poll_until(condition, deadline_s=deadline_s, interval_s=interval_s):
+        return found
+    raise DeadlineError(f"waited {deadline_s} s for {what}, in vain; the last result was {found!r}")
+
+
+def poll_until(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
+    """As `wait_until`, for callers with their own error: the last result, true unless time ran out."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(interval_s)
+    return condition()
+
+
+# Ports. A server that is killed and restarted keeps its port, so the port must not be taken meanwhile. Outgoing
+# connections use a different range, and each port is given out once: every process draws from blocks of ports that are
+# its own for as long as it runs.
+
+#: Below Linux's range of ports for outgoing connections (32768 to 60999 unless changed).
+PORT_MIN: Final = 15_000
+PORT_MAX: Final = 32_000
+BLOCK_PORTS: Final = 100
+_BLOCKS: Final = (PORT_MAX - PORT_MIN) // BLOCK_PORTS
+#: Name of the socket that reserves a block. Abstract: it belongs to the same network namespace as the ports, and is
+#: free again after its process has ended, for any reason.
+_LEASE: Final = "\0spark-2pc-ports-{}"
+#: Far more than other programs listen on; if none of these is free, the machine has another problem.
+TRIES_MAX: Final = 1_000
+_drawing: Final = threading.Lock()
+#: The ports of this process, by its id: after a fork the leases are the parent's, and the kernel frees them when both
+#: have ended.
+_own: Final[dict[int, Iterator[int]]] = {}
+
+
+def free_port() -> int:
+    """Return a free port of 127.0.0.1, which is not given out again while this process runs.
+
+    Raises:
+        OSError: no free port was found.
+    """
+    with _drawing:
+        for port in islice(_own.setdefault(os.getpid(), _leased()), TRIES_MAX):
+            if _is_free(port):
+                return port
+    raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
+
+
+def _leased() -> Iterator[int]:
+    """The ports of blocks that no other running process has."""
+    begin = secrets.randbelow(_BLOCKS)
+    for number in range(begin, begin + _BLOCKS):
+        first = PORT_MIN + number % _BLOCKS * BLOCK_PORTS
+        lease = socket.socket(socket.AF_UNIX)
+        try:
+            lease.bind(_LEASE.format(first))
+        except OSError:
+            lease.close()
+            continue
+        # No object owns it from here on: the kernel closes it when the process ends.
+        lease.detach()
+        yield from range(first, first + BLOCK_PORTS)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as candidate:
+        # As servers do: a port whose last connections are in TIME_WAIT counts as free.
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
 
 #: A start takes up to four seconds; the rest is for a machine under load.
 START_DEADLINE_S = 90.0
@@ -392,3 +519,54 @@ def _all_threads(pid: int, states: frozenset[str]) -> bool:
     except OSError:
         return not Path(f"/proc/{pid}").exists()
     return all(stat.rpartition(")")[2].split()[0] in states for stat in stats)
+
+
+#: Spark 4 and the Kafka 4 broker both ask for 17.
+JAVA_VERSION_MIN = 17
+_VERSION_DEADLINE_S = 30
+
+
+@cache
+def find_java_home() -> Path:
+    """The home of a Java runtime, 17 or later: ``$JAVA_HOME``, else PATH's, else the oldest in /usr/lib/jvm.
+
+    The oldest that suffices, because it is the one that most Spark releases support. Raises CapabilityError if there is
+    none.
+    """
+    for home in _candidates():
+        if (java_version(home) or 0) >= JAVA_VERSION_MIN:
+            return home
+    raise CapabilityError(
+        f"no Java {JAVA_VERSION_MIN} or later in JAVA_HOME, on PATH or in /usr/lib/jvm: "
+        f"install one (Debian: apt-get install openjdk-{JAVA_VERSION_MIN}-jre-headless)"
+    )
+
+
+@cache
+def java_version(home: Path) -> int | None:
+    """The major version of the runtime in ``home``; None if it does not run."""
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        return None
+    answer = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False
+    )
+    found = re.search(r'version "(\d+)', answer.stderr)
+    return int(found.group(1)) if found else None
+
+
+def archive_options(archive: Path) -> list[str]:
+    """Options of a virtual machine that maps an archive of classes (JEP 350); empty without one.
+
+    A mismatching archive (another Java, other jars) is ignored by the virtual machine, not an error.
+    """
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable"] if archive.exists() else []
+
+
+def _candidates() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    if on_path := shutil.which("java"):
+        yield Path(on_path).resolve().parent.parent
+    installed = [java.parent.parent for java in Path("/usr/lib/jvm").glob("*/bin/java")]
+    yield from sorted(installed, key=lambda home: java_version(home) or 0)

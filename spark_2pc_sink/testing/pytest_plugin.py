@@ -9,22 +9,20 @@ dual_write_stack    test     a `DualWriteStack`: a topic and a database of the t
 crash_at            test     ``crash_at(step, "job.py", …)``: the job, killed when its sink reaches the step
 =================== ======== =====================================================================================
 
-Every pytest of an environment with this package loads this module. Its imports take no noticeable time, and a server
-starts only when the first test requests one.
+Every pytest of an environment with this package loads this module. Its imports take no noticeable time, names of
+``testing`` are loaded on first use, and a server starts only when the first test requests one.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from spark_2pc_sink.testing import CrashAt, DualWriteStack, PostgresServer, ReferenceCoordinator
+from spark_2pc_sink import testing
 
 #: Libraries used by this package; deprecation warnings about their use of each other are not actionable for users.
 _LIBRARIES: Final = r"(kafka|confluent_kafka|pyspark|py4j|pandas|pyarrow|psycopg2|sqlalchemy|google_crc32c|pgpq)(\.|$)"
@@ -33,39 +31,33 @@ _LOADER: Final = r"(read_text|open_text) is deprecated"
 
 
 @pytest.fixture(scope="session")
-def dual_write_kafka() -> Iterator[ReferenceCoordinator]:
+def dual_write_kafka() -> Iterator[testing.ReferenceCoordinator]:
     """A running reference coordinator: a Kafka of one node, with two-phase commit."""
-    from spark_2pc_sink.testing import ReferenceCoordinator  # noqa: PLC0415 - see the module's docstring
-
-    with ReferenceCoordinator() as server:
+    with testing.ReferenceCoordinator() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def dual_write_postgres() -> Iterator[PostgresServer]:
+def dual_write_postgres() -> Iterator[testing.PostgresServer]:
     """A running PostgreSQL server."""
-    from spark_2pc_sink.testing import PostgresServer  # noqa: PLC0415 - see the module's docstring
-
-    with PostgresServer() as server:
+    with testing.PostgresServer() as server:
         yield server
 
 
 @pytest.fixture
 def dual_write_stack(
-    dual_write_kafka: ReferenceCoordinator, dual_write_postgres: PostgresServer, tmp_path: Path
-) -> Iterator[DualWriteStack]:
+    dual_write_kafka: testing.ReferenceCoordinator, dual_write_postgres: testing.PostgresServer, tmp_path: Path
+) -> Iterator[testing.DualWriteStack]:
     """A topic and a database of the test's own, and the variables with which a job finds them."""
-    from spark_2pc_sink.testing import DualWriteStack  # noqa: PLC0415 - see the module's docstring
-
     directory = tmp_path / "spark"
     directory.mkdir()
-    stack = DualWriteStack(dual_write_kafka, dual_write_postgres, directory)
+    stack = testing.DualWriteStack(dual_write_kafka, dual_write_postgres, directory)
     yield stack
     stack.close()
 
 
 @pytest.fixture
-def crash_at(dual_write_stack: DualWriteStack) -> CrashAt:
+def crash_at(dual_write_stack: testing.DualWriteStack) -> testing.CrashAt:
     """``crash_at(step, "job.py", …)`` runs a job on `dual_write_stack`, and kills it at a step of the recipe."""
     return dual_write_stack.crash_at()
 

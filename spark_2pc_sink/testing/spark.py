@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.testing.java import archive_options, find_java_home, java_version
+from spark_2pc_sink.testing.processes import archive_options, find_java_home, java_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JARS_VARIABLE = "SPARK_2PC_SPARK_JARS"
-JARS_DEFAULT = Path(".cache/spark-jars")
 #: For a virtual machine that lives for seconds or minutes: long optimisation of its code would not pay off, nor does
 #: verification of Spark's classes, a tenth of a start.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -72,7 +70,7 @@ def quick_java_options() -> str:
 
 
 def _jars() -> Path:
-    return Path(os.environ.get(JARS_VARIABLE, JARS_DEFAULT)).absolute()
+    return Path(os.environ.get("SPARK_2PC_SPARK_JARS", ".cache/spark-jars")).absolute()
 
 
 def start_spark(

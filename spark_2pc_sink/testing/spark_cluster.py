@@ -6,10 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, kill_all
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, free_port, kill_all, wait_until
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
-from spark_2pc_sink.testing.wait import wait_until
 
 _START_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 20.0
@@ -49,8 +47,12 @@ class SparkCluster(Lifetime):
         self._start("master", *master, python_path=self._python_path)
         for _ in range(self._workers):
             self.add_worker(python_path=self._python_path)
-        what = f"{self._workers} workers of the Spark cluster"
-        wait_until(self._complete, deadline_s=_START_DEADLINE_S, what=what)
+        log, what = self._processes[0].log, f"{self._workers} workers of the Spark cluster"
+        wait_until(
+            lambda: log.read_text(errors="replace").count("Registering worker") >= self._workers,
+            deadline_s=_START_DEADLINE_S,
+            what=what,
+        )
 
     def close(self) -> None:
         """End all processes, also executors."""
@@ -81,6 +83,3 @@ class SparkCluster(Lifetime):
                 environment=environment,
             )
         )
-
-    def _complete(self) -> bool:
-        return self._processes[0].log.read_text(errors="replace").count("Registering worker") >= self._workers

@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import Lifetime
+from spark_2pc_sink.testing.processes import Lifetime, free_port
 
 #: Recognises the request in question by the bytes that a client sends.
 RequestPredicate = Callable[[bytes], bool]

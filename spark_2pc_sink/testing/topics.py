@@ -7,21 +7,18 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from spark_2pc_sink.testing.errors import DeadlineError
-from spark_2pc_sink.testing.wait import POLL_INTERVAL_S
+from spark_2pc_sink.testing.processes import POLL_INTERVAL_S, DeadlineError
 
 _REQUEST_DEADLINE_S = 10.0
 #: A leader has moved, and the broker that was asked did not know yet.
-_NO_LEADER_YET = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
+_NO_LEADER_YET = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
 _MESSAGES_MAX = 10_000
 _POLL_S = 0.2
 #: How long a broker delays its answer at the end of a partition; 500 ms unless set.
@@ -122,36 +119,27 @@ def _read(
     while unfinished:
         if time.monotonic() > begun_s + deadline_s:
             raise DeadlineError(f"{topic}-{sorted(unfinished)} not read to {ends} within {deadline_s} s")
-        for message in _arrived(consumer):
+        # `Consumer.consume` alone waits for as many messages as it may return.
+        first = consumer.poll(_POLL_S)
+        for message in [] if first is None else [first, *consumer.consume(_MESSAGES_MAX, timeout=0)]:
             error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
                 raise KafkaException(error)
             if partition is None or offset is None or partition not in unfinished:
                 continue
             if error is None and offset < ends[partition]:
-                records.append(_record(message, topic, partition, offset))
+                headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+                records.append(
+                    TopicRecord(
+                        topic=topic,
+                        partition=partition,
+                        offset=offset,
+                        key=message.key(),
+                        value=message.value(),
+                        headers=tuple(headers or ()),
+                        timestamp=message.timestamp()[1],
+                    )
+                )
             if offset >= ends[partition] - (error is None):
                 unfinished.discard(partition)
     return records
-
-
-def _arrived(consumer: Consumer) -> list[Message]:
-    """The first message or end of a partition that arrives, and those that have arrived with it.
-
-    `Consumer.consume` alone waits for as many messages as it may return.
-    """
-    first = consumer.poll(_POLL_S)
-    return [] if first is None else [first, *consumer.consume(_MESSAGES_MAX, timeout=0)]
-
-
-def _record(message: Message, topic: str, partition: int, offset: int) -> TopicRecord:
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
-    return TopicRecord(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(headers or ()),
-        timestamp=message.timestamp()[1],
-    )

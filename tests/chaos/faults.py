@@ -20,7 +20,7 @@ import psutil
 import psycopg2
 
 from spark_2pc_sink.testing import PostgresServer, TcpProxy, kafka_request, postgres_query, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from spark_2pc_sink.testing.tcp_proxy import RequestPredicate
 from tests.chaos.jobs import BrokenError, ChaosJob, MissedError, OrdersJob, RowsJob, kill, send
 from tests.chaos.outputs_job import OutputsJob

@@ -22,7 +22,7 @@ import psutil
 
 from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.testing import MultisetDifference, multiset_difference, read_topic, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from spark_2pc_sink.verification.report import Verdict
 from tests.chaos.plan import ANYWHERE, Planned

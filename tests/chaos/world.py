@@ -15,7 +15,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from tests.chaos.jobs import BrokenError, ChaosJob, OrdersJob, RowsJob, Sides, SparkJob
 from tests.chaos.outputs_job import OutputsJob
 from tests.harness.driver_process import Nursery

@@ -20,7 +20,7 @@ from kafka.protocol.producer import (
     InitProducerIdRequest,
 )
 
-from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitRequest
+from spark_2pc_sink.reference.protocol import TxnOffsetCommitRequest
 from tests.conformance.raw_client import RawClient
 from tests.unit.reference.batches import message
 

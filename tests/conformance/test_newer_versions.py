@@ -11,7 +11,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, TxnOffsetCommitRequest
+from spark_2pc_sink.reference.protocol import ApiVersionsRequest, TxnOffsetCommitRequest
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.operations import End, Init, Pair, ask
 from tests.conformance.raw_client import RawClient

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.testing import spark as sparks
-from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker, class_archive, find_libs
+from spark_2pc_sink.testing.processes import find_java_home
 from tests.harness.streams import start_query
 
 if TYPE_CHECKING:

@@ -27,10 +27,8 @@ from testcontainers.core.docker_client import DockerClient
 from testcontainers.core.network import Network
 
 from spark_2pc_sink.testing import CapabilityError, ServerError, TcpProxy, free_port, wait_until
-from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM
-from spark_2pc_sink.testing.local_broker import TWO_PHASE_COMMIT, has_leaders
-from spark_2pc_sink.testing.processes import Lifetime
-from spark_2pc_sink.testing.wait import poll_until
+from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM, TWO_PHASE_COMMIT, has_leaders
+from spark_2pc_sink.testing.processes import Lifetime, poll_until
 from tests.harness.kafka_cluster import TRANSACTION_STATE, lagging_partitions, metadata_of
 from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.providers import DatabasesByUrl, GivenBroker, TopicsByAddress

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
 from tests.harness.written_pair import TABLE, WrittenPair

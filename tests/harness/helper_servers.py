@@ -20,11 +20,9 @@ import trustme
 from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import KafkaBroker, free_port
-from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 from spark_2pc_sink.testing.postgres import run_as
-from spark_2pc_sink.testing.processes import LocalServer
+from spark_2pc_sink.testing.processes import CapabilityError, LocalServer, ServerError, find_java_home
 from tests.harness.secure_kafka import SESSION_MS, add_listener
 
 _STOP_DEADLINE_S = 10.0

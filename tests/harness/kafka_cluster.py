@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from spark_2pc_sink.testing.errors import ServerError
-from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
-from spark_2pc_sink.testing.local_broker import create_topic, wait_for_leaders
-from spark_2pc_sink.testing.processes import Lifetime
-from spark_2pc_sink.testing.wait import poll_until
+from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker, create_topic, wait_for_leaders
+from spark_2pc_sink.testing.processes import Lifetime, ServerError, poll_until
 
 NODES = 3
 #: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.

@@ -10,7 +10,7 @@ from pathlib import Path
 from kafka.admin import KafkaAdminClient
 
 from spark_2pc_sink.testing import CapabilityError, ServerError, wait_until
-from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.processes import find_java_home
 
 LIBS_VARIABLE = "SPARK_2PC_KAFKA_TOOLS"
 LIBS_DEFAULT = ".cache/kafka-tools-4.3.1/libs"

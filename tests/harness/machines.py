@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from spark_2pc_sink.testing.processes import CapabilityError, ServerError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,7 +9,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.testing.errors import CapabilityError
+from spark_2pc_sink.testing.processes import CapabilityError
 from tests.harness import ROOT
 
 if TYPE_CHECKING:

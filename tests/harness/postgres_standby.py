@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.postgres import PostgresServer, run_program
-from spark_2pc_sink.testing.processes import START_DEADLINE_S
-from spark_2pc_sink.testing.wait import poll_until
+from spark_2pc_sink.testing.processes import START_DEADLINE_S, ServerError, poll_until
 
 _NAME = "standby"
 #: Named beside the standby, and never there.

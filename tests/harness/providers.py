@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.kafka_broker import create_topic
 from tests.harness.sql import run_sql
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
+from enum import Enum
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
@@ -35,12 +36,143 @@ from spark_2pc_sink.options.settings import (
     setting_of,
     shown_name,
 )
-from spark_2pc_sink.reference.config import listeners as listener_texts
-from spark_2pc_sink.reference.config.listeners import MECHANISMS, PLAIN, Listener, Users
+
+PLAIN: Final = "PLAIN"
+#: Supported login mechanisms, if enabled by ``sasl.enabled.mechanisms``.
+MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+#: The login module of Kafka's PLAIN mechanism. Only it has users with passwords; here they serve all mechanisms.
+PLAIN_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+#: Prefix of a JAAS option that defines a user.
+_USER_PREFIX: Final = "user_"
+_ENDPOINT: Final = re.compile(r"(?P<name>\w+)://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]*):(?P<port>[0-9]{1,5})")
+_PROTOCOL_MAP: Final = "listener.security.protocol.map"
+_EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - refused, not bound
+_JAAS_LOGIN: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\b(?P<options>.*);\s*", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r"""\s+(?P<key>\w+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s";]+))""")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_PORT_MAX: Final = 65_535
+
+
+class SecurityProtocol(Enum):
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+    @property
+    def has_sasl(self) -> bool:
+        """True if a client must log in first."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+
+#: Default ``listener.security.protocol.map``: each protocol is a listener name too.
+DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{each.value}:{each.value}" for each in SecurityProtocol)
+
+
+def address_text(host: str, port: int) -> str:
+    """``HOST:PORT`` for clients, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Endpoint(NamedTuple):
+    """One ``NAME://HOST:PORT``; an empty host is every interface, and port 0 lets the system choose."""
+
+    name: str
+    host: str
+    port: int
+
+
+class Listener(NamedTuple):
+    """Address and protocol of a listener; its address in Metadata is the bound one unless ``advertised``."""
+
+    endpoint: Endpoint
+    protocol: SecurityProtocol
+    advertised: tuple[str, int] | None = None
+
+
+def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
+    endpoints: dict[str, Endpoint] = {}
+    for part in text.split(","):
+        match = _ENDPOINT.fullmatch(part.strip())
+        if match is None or int(match["port"]) > _PORT_MAX or match["name"].upper() in endpoints:
+            remedy = "pass 'PLAINTEXT://127.0.0.1:9092'; put an IPv6 address in square brackets"
+            raise refused(option, text, "must be a list of NAME://HOST:PORT, each name once", remedy)
+        name = match["name"].upper()
+        endpoints[name] = Endpoint(name, match["host"].strip("[]"), int(match["port"]))
+    return tuple(endpoints.values())
+
+
+def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str) -> tuple[Listener, ...]:
+    endpoints = parse_endpoints(listeners, option="listeners")
+    option = "advertised.listeners"
+    public = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
+    for name in public.keys() - {each.name for each in endpoints}:
+        rule = f"{name} is not the name of a listener"
+        raise refused(option, advertised, rule, f"the listeners are {', '.join(each.name for each in endpoints)}")
+    protocols = _parse_protocol_map(protocol_map)
+    found = []
+    for endpoint in endpoints:
+        name, own = endpoint.name, public.get(endpoint.name)
+        if name not in protocols:
+            remedy = f"name the listener as one of {', '.join(protocols)}, or add {name}:PROTOCOL"
+            raise refused(_PROTOCOL_MAP, name, "must have a protocol for each listener", remedy)
+        _, host, port = own or endpoint
+        if host in _EVERY_INTERFACE:
+            rule = "clients cannot connect to an address that means every interface"
+            remedy = f"give {name}://HOST:PORT with a host that clients can reach"
+            value = f"{name}://{address_text(host, port)}"
+            raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+        found.append(Listener(endpoint, protocols[name], None if own is None else (host, port)))
+    return tuple(found)
+
+
+def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
+    known: dict[str, SecurityProtocol] = {}
+    for entry in text.split(","):
+        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
+        if not name or protocol not in SecurityProtocol.__members__:
+            rule = f"must be a list of NAME:PROTOCOL; a protocol is one of {', '.join(SecurityProtocol.__members__)}"
+            raise refused(_PROTOCOL_MAP, text, rule, nearest(protocol, SecurityProtocol.__members__))
+        known[name] = SecurityProtocol[protocol]
+    return known
 
 
 @dataclass(frozen=True)
-class FixedProperty:
+class Users:
+    """Passwords by user name, for any mechanism; they are not part of the repr."""
+
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, *, option: str) -> Users:
+        """Parse Kafka's SASL/PLAIN format: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
+
+        The options ``username`` and ``password`` are a broker's login to other brokers, which do not exist here.
+        """
+        login = _JAAS_LOGIN.fullmatch(text)
+        options = "" if login is None else login["options"].rstrip()
+        users: dict[str, str] = {}
+        others: set[str] = set()
+        read = ""
+        for found in _JAAS_OPTION.finditer(options):
+            read += found[0]
+            if found["key"].startswith(_USER_PREFIX):
+                value = found["bare"] if found["quoted"] is None else _ESCAPED.sub(r"\1", found["quoted"])
+                users[found["key"].removeprefix(_USER_PREFIX)] = value
+            else:
+                others.add(found["key"])
+        required = login is not None and (login["module"], login["flag"].lower()) == (PLAIN_LOGIN_MODULE, "required")
+        if not required or not users or read != options or others - {"username", "password", "serviceName"}:
+            rule = "must be one PLAIN login with a user_NAME for each user and a semicolon at the end"
+            raise refused(option, HIDDEN, rule, f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'")
+        return cls(users)
+
+
+class FixedProperty(NamedTuple):
     value: str
     rule: str
     kind: str
@@ -114,9 +246,7 @@ class BrokerProperties:
     node_id: int = _count(1, "the id of the node in Metadata", at_least=0)
     listeners: str = _row("PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
     advertised_listeners: str | None = _row(None, "the addresses in Metadata; None: those of listeners")
-    listener_security_protocol_map: str = _row(
-        listener_texts.DEFAULT_PROTOCOL_MAP, "the protocol of each listener, by its name"
-    )
+    listener_security_protocol_map: str = _row(DEFAULT_PROTOCOL_MAP, "the protocol of each listener, by its name")
     max_connections: int = _count(INT32_MAX, "most connections at a time; further ones are refused")
     connections_max_idle_ms: int = _ms(10 * _MINUTE_MS, "an idle connection ends after this", at_most=INT64_MAX)
     socket_request_max_bytes: int = _bytes(104_857_600, "the longest request; a longer one ends its connection")
@@ -207,22 +337,29 @@ class BrokerProperties:
     def from_mapping(cls, values: Mapping[str, str]) -> BrokerProperties:
         """Read the texts of a properties file, by Kafka's names; an unknown name is refused with the nearest one."""
         stripped = {name.strip(): value.strip() for name, value in values.items()}
-        logins = {name: value for name, value in stripped.items() if _JAAS_NAME.fullmatch(name)}
+        read: dict[str, Any] = {}
+        users: dict[str, Users] = {}
         for name, value in stripped.items():
-            if name in FIXED and value.lower() != FIXED[name].value.lower():
-                raise refused(name, value, FIXED[name].rule, f"set {FIXED[name].value}, or leave it out")
-            if name not in FIXED and name not in ROWS and name not in logins:
+            if name in FIXED:
+                if value.lower() != FIXED[name].value.lower():
+                    raise refused(name, value, FIXED[name].rule, f"set {FIXED[name].value}, or leave it out")
+            elif name in ROWS:
+                read[ROWS[name].name] = _read(ROWS[name], value)
+            elif login := _JAAS_NAME.fullmatch(name):
+                listener = login["listener"]
+                if login["mechanism"].upper() != PLAIN:  # it would never be used
+                    remedy = f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config"
+                    raise refused(name, HIDDEN, "the users of all mechanisms are those of PLAIN", remedy)
+                users[listener.upper()] = Users.parse(value, option=name)
+            else:
                 raise _unknown(name, value)
-        read: dict[str, Any] = {
-            ROWS[name].name: _read(ROWS[name], value) for name, value in stripped.items() if name in ROWS
-        }
-        properties = cls(**read, users=_users(logins), given=frozenset(stripped))
+        properties = cls(**read, users=tuple(users.items()), given=frozenset(stripped))
         _check_all_take_effect(properties)
         return properties
 
     @property
     def listening(self) -> tuple[Listener, ...]:
-        return listener_texts.parse_listeners(
+        return parse_listeners(
             self.listeners, advertised=self.advertised_listeners, protocol_map=self.listener_security_protocol_map
         )
 
@@ -273,19 +410,6 @@ def _read(item: Field[Any], value: str) -> object:
     return None if not value and item.default is None else value
 
 
-def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
-    """The users of each listener; a login for another mechanism would never be used."""
-    users: dict[str, Users] = {}
-    for name, value in logins.items():
-        match = _JAAS_NAME.fullmatch(name)
-        if match is None or match["mechanism"].upper() != PLAIN:
-            rule = "the users of all mechanisms are those of PLAIN"
-            listener = "NAME" if match is None else match["listener"]
-            raise refused(name, HIDDEN, rule, f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config")
-        users[match["listener"].upper()] = Users.parse(value, option=name)
-    return tuple(users.items())
-
-
 def _refuse(properties: BrokerProperties, name: str, rule: str, remedy: str) -> NoReturn:
     raise refusal(ROWS[name], getattr(properties, ROWS[name].name), rule, remedy)
 
@@ -310,10 +434,7 @@ def _check_together(properties: BrokerProperties) -> None:
 
 
 def check_level(properties: BrokerProperties, level: int) -> None:
-    """Refuse a finalized level of ``transaction.version`` that is incompatible with the properties.
-
-    ``transaction.keep.prepared.version`` is the highest level; below it, keeping has no effect.
-    """
+    """Refuse a level of ``transaction.version`` above the one that keeps, or below it, where keeping has no effect."""
     wanted = properties.transaction_keep_prepared_version
     if level > wanted:
         rule = f"must be at least the finalized level of transaction.version, which is {level}"
@@ -338,7 +459,7 @@ def _check_all_take_effect(properties: BrokerProperties) -> None:
     for name in sorted(wanting ^ dict(properties.users).keys()):
         option = f"listener.name.{name.lower()}.plain.sasl.jaas.config"
         if name in wanting:
-            remedy = f'give it: {listener_texts.PLAIN_LOGIN_MODULE} required user_NAME="PASSWORD";'
+            remedy = f'give it: {PLAIN_LOGIN_MODULE} required user_NAME="PASSWORD";'
             raise refused(option, None, "this listener requires a login", remedy)
         rule = "no listener of this name requires a login"
         raise refused(option, HIDDEN, rule, "give the listener a SASL protocol, or leave it out")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
-from enum import Enum, auto
+from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import INT32_MAX, refused, setting_of, shown_name
@@ -52,10 +52,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One config of a broker or a topic as shown by DescribeConfigs; the value is None if it is a secret.
-
-    ``synonyms`` has name, value and source for each place that sets it, the effective one first.
-    """
+    """As in DescribeConfigs; a secret's value is None. ``synonyms``: places that set it, the effective one first."""
 
     name: str
     kind: Kind
@@ -63,10 +60,6 @@ class ConfigEntry:
     source: Source
     synonyms: tuple[tuple[str, str | None, Source], ...]
     doc: str
-
-
-def property_entries(properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
-    return tuple(property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
 
 
 def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry:
@@ -82,12 +75,9 @@ def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry:
         fixed = FIXED[name]
         kind, doc, value, default = Kind[fixed.kind], fixed.rule, fixed.value, fixed.value
     source = Source.STATIC_BROKER_CONFIG if name in properties.given else Source.DEFAULT_CONFIG
-    synonyms: list[tuple[str, str | None, Source]] = []
-    if source is not Source.DEFAULT_CONFIG:
-        synonyms.append((name, value, source))
-    if default is not None:
-        synonyms.append((name, default, Source.DEFAULT_CONFIG))
-    return ConfigEntry(name, kind, value, source, tuple(synonyms), doc)
+    given = () if source is Source.DEFAULT_CONFIG else ((name, value, source),)
+    defaults = () if default is None else ((name, default, Source.DEFAULT_CONFIG),)
+    return ConfigEntry(name, kind, value, source, (*given, *defaults), doc)
 
 
 def _kind(item: Field[Any]) -> Kind:
@@ -105,21 +95,8 @@ def _shown(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-class Use(Enum):
-    #: Accepted with any valid value: honoured, or without an effect on one node that flushes before it answers.
-    FREE = auto()
-    #: Controls removal of records: accepted with any valid value; nothing is removed.
-    KEPT = auto()
-    #: Accepted with the default only.
-    FIXED = auto()
-
-
-@dataclass(frozen=True)
-class TopicConfig:
-    """One config that a topic can have; ``broker`` is the property whose value is its default, if there is one.
-
-    ``choices`` are the valid values, or the valid elements of a list.
-    """
+class TopicConfig(NamedTuple):
+    """``broker`` is the property with its default, if any; ``choices`` are the valid values, or elements of a list."""
 
     name: str
     kind: Kind
@@ -129,11 +106,14 @@ class TopicConfig:
     at_least: int | None = None
     at_most: int | None = None
     choices: tuple[str, ...] = ()
-    use: Use = Use.FIXED
+    use: Literal["free", "kept", "fixed"] = "fixed"
 
 
-_free: Final = partial(TopicConfig, use=Use.FREE)
-_kept: Final = partial(TopicConfig, use=Use.KEPT)
+#: Accepted with any valid value: honoured, or without an effect on one node that flushes before it answers.
+_free: Final = partial(TopicConfig, use="free")
+#: Controls removal of records: accepted with any valid value; nothing is removed.
+_kept: Final = partial(TopicConfig, use="kept")
+#: Accepted with the default only.
 _fixed: Final = TopicConfig
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.LONG, Kind.LIST
@@ -199,7 +179,6 @@ _ROWS: Final = (
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in _ROWS}
 assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
-
 _MIN_LAG: Final = "min.compaction.lag.ms"
 _MAX_LAG: Final = "max.compaction.lag.ms"
 
@@ -224,7 +203,7 @@ def check_topic_config(name: str, value: str) -> str:
         raise _refused(name, value, "unknown topic config")
     text = value.strip()
     _check_value(config, text)
-    if config.use is Use.FIXED and text.lower() != config.default.lower():
+    if config.use == "fixed" and text.lower() != config.default.lower():
         raise _refused(name, value, f"{config.doc}, so only {config.default!r} is accepted")
     return text
 
@@ -268,8 +247,7 @@ def _refused(name: str, value: str, rule: str) -> ConfigurationError:
 
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
     known = TOPIC_CONFIGS
-    idle = [name for name in configs if known[name].use is Use.KEPT and configs[name] != known[name].default]
-    if idle:
+    if idle := [name for name in configs if known[name].use == "kept" and configs[name] != known[name].default]:
         _log.warning("topic %s: %s has no effect: records are never removed", topic, ", ".join(sorted(idle)))
 
 
@@ -313,16 +291,15 @@ def internal_topics(properties: BrokerProperties) -> tuple[tuple[str, int, dict[
 
 def topic_entries(configs: Mapping[str, str], properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
     """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``)."""
-    return tuple(_entry(config, configs.get(name), properties) for name, config in TOPIC_CONFIGS.items())
-
-
-def _entry(config: TopicConfig, own: str | None, properties: BrokerProperties) -> ConfigEntry:
-    synonyms: list[tuple[str, str | None, Source]] = []
-    if own is not None:
-        synonyms.append((config.name, own, Source.DYNAMIC_TOPIC_CONFIG))
-    if config.broker in ROWS or config.broker in FIXED:
-        synonyms += property_entry(properties, config.broker).synonyms
-    elif config.broker is not None:
-        synonyms.append((config.broker, config.default, Source.DEFAULT_CONFIG))
-    _, value, source = synonyms[0] if synonyms else (config.name, config.default, Source.DEFAULT_CONFIG)
-    return ConfigEntry(config.name, config.kind, value, source, tuple(synonyms), config.doc)
+    entries = []
+    for name, config in TOPIC_CONFIGS.items():
+        synonyms: list[tuple[str, str | None, Source]] = []
+        if name in configs:
+            synonyms.append((name, configs[name], Source.DYNAMIC_TOPIC_CONFIG))
+        if config.broker in ROWS or config.broker in FIXED:
+            synonyms += property_entry(properties, config.broker).synonyms
+        elif config.broker is not None:
+            synonyms.append((config.broker, config.default, Source.DEFAULT_CONFIG))
+        _, value, source = synonyms[0] if synonyms else (name, config.default, Source.DEFAULT_CONFIG)
+        entries.append(ConfigEntry(name, config.kind, value, source, tuple(synonyms), config.doc))
+    return tuple(entries)

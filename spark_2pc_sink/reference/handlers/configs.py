@@ -15,7 +15,7 @@ from kafka.protocol.admin import DescribeConfigsResponse, IncrementalAlterConfig
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.properties import DYNAMIC, dynamic_fault
+from spark_2pc_sink.reference.config.properties import DYNAMIC, FIXED, ROWS, dynamic_fault
 from spark_2pc_sink.reference.config.topic_configs import (
     TOPIC_CONFIGS,
     ConfigEntry,
@@ -24,19 +24,19 @@ from spark_2pc_sink.reference.config.topic_configs import (
     check_topic_configs,
     list_elements,
     note_topic_configs,
-    property_entries,
+    property_entry,
     topic_entries,
 )
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.handlers.cluster import MALFORMED
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
-from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
+from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult
-_Config: Final = _Result.DescribeConfigsResourceResult
 _Altered: Final = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+_Config: Final = _Result.DescribeConfigsResourceResult
 
 # Types of resources (Kafka: ConfigResource.Type).
 _TOPIC, _BROKER = 2, 4
@@ -58,10 +58,10 @@ class ConfigHandlers:
         for resource in request.resources:
             result = _Result(resource_type=resource.resource_type, resource_name=resource.resource_name)
             try:
-                keys = resource.configuration_keys
+                keys, fixed = resource.configuration_keys, resource.resource_type == _BROKER and resource.resource_name
                 result.configs = [
-                    _config(each, request, read_only=read_only)
-                    for each, read_only in self._described(context.access, resource, malformed=malformed)
+                    _config(each, request, read_only=bool(fixed) and each.name not in DYNAMIC)
+                    for each in self._described(context.access, resource, malformed=malformed)
                     if not keys or each.name in keys
                 ]
             except RefusedError as error:
@@ -69,7 +69,7 @@ class ConfigHandlers:
             results.append(result)
         return DescribeConfigsResponse(results=results)
 
-    def _described(self, access: Access, resource: Any, *, malformed: bool) -> list[tuple[ConfigEntry, bool]]:
+    def _described(self, access: Access, resource: Any, *, malformed: bool) -> Iterable[ConfigEntry]:
         if malformed:
             raise RefusedError(Code.INVALID_REQUEST, MALFORMED)
         _check_access(access, AclOperation.DESCRIBE_CONFIGS, resource)
@@ -80,30 +80,30 @@ class ConfigHandlers:
             topic = self._catalog.topic(name)
             if topic is None:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "")
-            return [(entry, False) for entry in topic_entries(topic.configs, self._catalog.properties)]
+            return topic_entries(topic.configs, self._catalog.properties)
         if resource.resource_type != _BROKER:
             text = f"The server has no configs of {_OTHER_TYPES[resource.resource_type]}."
             raise RefusedError(Code.INVALID_REQUEST, text)
         return self._broker_entries(name)
 
-    def _broker_entries(self, name: str) -> list[tuple[ConfigEntry, bool]]:
-        configs = self._catalog.broker_configs
+    def _broker_entries(self, name: str) -> list[ConfigEntry]:
+        configs = self._catalog.state.broker_configs
         if not name:
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
             return [
-                (ConfigEntry(key, Kind.BOOLEAN, text.strip().lower(), source, ((key, text, source),), ""), False)
+                ConfigEntry(key, Kind.BOOLEAN, text.strip().lower(), source, ((key, text, source),), "")
                 for key, text in sorted(configs.get("", {}).items())
             ]
         self._check_node(name, f"expected {self._catalog.node_id} or empty string, but received", "Broker")
         places = (str(self._catalog.node_id), Source.DYNAMIC_BROKER_CONFIG), ("", Source.DYNAMIC_DEFAULT_BROKER_CONFIG)
         found = []
-        for entry in property_entries(self._catalog.started_with):
+        for entry in (property_entry(self._catalog.started_with, each) for each in sorted((*ROWS, *FIXED))):
             altered = [(configs[at][entry.name], each) for at, each in places if entry.name in configs.get(at, {})]
             if altered:
                 text, source = altered[0]
                 synonyms = (*((entry.name, *each) for each in altered), *entry.synonyms)
                 entry = replace(entry, value=text.strip().lower(), source=source, synonyms=synonyms)  # noqa: PLW2901
-            found.append((entry, entry.name not in DYNAMIC))
+            found.append(entry)
         return found
 
     def _check_node(self, name: str, expected: str, what: str) -> None:
@@ -159,8 +159,7 @@ class ConfigHandlers:
     def _check_broker(self, name: str, operations: Iterable[Any]) -> None:
         if name:
             self._check_node(name, f"expected {self._catalog.node_id}, but received", "Node")
-        fixed = ", ".join(config.name for config in operations if config.name not in DYNAMIC)
-        if fixed:
+        if fixed := ", ".join(config.name for config in operations if config.name not in DYNAMIC):
             raise RefusedError(Code.INVALID_REQUEST, f"Cannot update these configs dynamically: [{fixed}]")
         for each in operations:
             if wrong := dynamic_fault(each.name, each.config_operation, each.value):

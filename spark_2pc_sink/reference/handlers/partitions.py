@@ -19,7 +19,7 @@ from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetFo
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation
-from spark_2pc_sink.reference.handlers.topic_lookup import find_log, find_topic, topic_refusal
+from spark_2pc_sink.reference.handlers.topics import find_log, find_topic, topic_refusal
 from spark_2pc_sink.reference.log.partition_log import (
     NO_OFFSET,
     NOT_FOUND,
@@ -31,7 +31,7 @@ from spark_2pc_sink.reference.log.partition_log import (
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import BatchError
 from spark_2pc_sink.wire.api_versions import Api
 
@@ -53,8 +53,6 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 _SESSION_EPOCH_FIRST: Final = 1
 #: DeleteRecords' special offset for all records (``DeleteRecordsRequest.HIGH_WATERMARK``).
 _EVERYTHING: Final = -1
-
-
 #: Special timestamps of ListOffsets, and the first version that supports each; lower versions, or other numbers, are
 #: answered 35. There is no tiered storage: the whole log is local.
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
@@ -259,35 +257,30 @@ def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> i
     """
     found = 0
     for read in reads:
-        if read.log is not None:
-            left = max(0, bytes_max - found)
-            _read(read, read.log, isolation, max_bytes=min(read.wanted.partition_max_bytes, left), min_one=found == 0)
-            found += len(read.answer.records)
-    return found
-
-
-def _read(read: _Read, log: PartitionLog, isolation: Isolation, *, max_bytes: int, min_one: bool) -> None:
-    try:
-        wanted = read.wanted.fetch_offset
-        data, found = log.read(wanted, max_bytes=max_bytes, isolation=isolation, min_one=min_one)
-    except OffsetOutOfRangeError:
-        read.refuse(Code.OFFSET_OUT_OF_RANGE)
-        return
-    except OSError:
-        read.refuse(Code.KAFKA_STORAGE_ERROR)
-        return
-    aborted = None
-    if found is not None:
+        log, wanted = read.log, read.wanted
+        if log is None:
+            continue
+        bytes_left = min(wanted.partition_max_bytes, max(0, bytes_max - found))
+        try:
+            data, aborted = log.read(wanted.fetch_offset, max_bytes=bytes_left, isolation=isolation, min_one=found == 0)
+        except OffsetOutOfRangeError:
+            read.refuse(Code.OFFSET_OUT_OF_RANGE)
+            continue
+        except OSError:
+            read.refuse(Code.KAFKA_STORAGE_ERROR)
+            continue
         kind = _PartitionData.AbortedTransaction
-        aborted = [kind(producer_id=producer_id, first_offset=first) for producer_id, first in found]
-    read.answer = _PartitionData(
-        partition_index=read.wanted.partition,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
-        aborted_transactions=aborted,
-        records=data,
-    )
+        listed = None if aborted is None else [kind(producer_id=each, first_offset=first) for each, first in aborted]
+        read.answer = _PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=listed,
+            records=data,
+        )
+        found += len(data)
+    return found
 
 
 def _unread(wanted: Any, code: Code, **fields: Any) -> Any:

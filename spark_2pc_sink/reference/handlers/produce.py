@@ -21,11 +21,11 @@ from spark_2pc_sink.reference.config.properties import INT64_MAX
 from spark_2pc_sink.reference.coordinator.add_partitions import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
+from spark_2pc_sink.reference.handlers.topics import find_topic
 from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, LogSettings, PartitionLog, decoded
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import BatchError, decode_records, inspect
 from spark_2pc_sink.reference.transactions.service import Verification, synced
 from spark_2pc_sink.wire.api_versions import Api
@@ -90,18 +90,16 @@ _TOPIC_ID_VERSION: Final = 13  # the first version that identifies topics by id
 _ZSTD_VERSION: Final = 7  # the first version whose client may compress with zstd (KIP-110)
 _ZSTD: Final = 4
 #: Valid acks values; any but 0 waits for the disk, whether 1 or -1.
-_ACKS: Final = frozenset({-1, 0, 1})
+_ACKS: Final = {-1, 0, 1}
 #: The client id of Kafka's admin client (``AdminUtils.ADMIN_CLIENT_ID``). Any client can use it.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 #: Failed appends whose answer omits the log's start offset (``ReplicaManager.appendRecordsToLeader``).
-_WITHOUT_LOG_START: Final = frozenset(
-    {
-        Code.CORRUPT_MESSAGE,
-        Code.MESSAGE_TOO_LARGE,
-        Code.RECORD_LIST_TOO_LARGE,
-        Code.KAFKA_STORAGE_ERROR,
-    }
-)
+_WITHOUT_LOG_START: Final = {
+    Code.CORRUPT_MESSAGE,
+    Code.MESSAGE_TOO_LARGE,
+    Code.RECORD_LIST_TOO_LARGE,
+    Code.KAFKA_STORAGE_ERROR,
+}
 
 _Topic: Final = ProduceResponse.TopicProduceResponse
 _Answer: Final = _Topic.PartitionProduceResponse
@@ -109,10 +107,7 @@ _Answer: Final = _Topic.PartitionProduceResponse
 
 @dataclass(slots=True)
 class _Write:
-    """One partition of a request in progress, and its answer.
-
-    ``late_code`` is a batch error that Kafka finds when it appends: after the coordinator was asked.
-    """
+    """One partition of a request, and its answer; ``late_code`` is a batch error that Kafka finds when it appends."""
 
     records: Any
     answer: Any
@@ -275,7 +270,14 @@ class ProduceHandlers:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
             return []
         now_ms = self._now_ms()
-        internal_allowed = _may_write_internal(context)
+        # Into the coordinators' own logs. Kafka checks only the client id, and WRITE on the topic. Any client can use
+        # any client id, and one bad record keeps the coordinator from starting. So the principal is checked too: an
+        # authorizer must be configured, and grant it what it grants other brokers.
+        internal_allowed = (
+            context.client_id == _ADMIN_CLIENT_ID
+            and context.access is not FULL_ACCESS
+            and context.access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+        )
         appended: list[tuple[PartitionLog, _Write]] = []
         for write in writes:
             if write.found is None:
@@ -301,20 +303,6 @@ class ProduceHandlers:
             if not write.code:
                 appended.append((log, write))
         return appended
-
-
-def _may_write_internal(context: RequestContext) -> bool:
-    """Whether the client may write into the coordinators' own logs.
-
-    Kafka checks only the client id, and WRITE on the topic. Any client can use any client id, and
-    one bad record keeps the coordinator from starting. So the principal is checked too: an authorizer must be
-    configured, and grant it what it grants other brokers.
-    """
-    return (
-        context.client_id == _ADMIN_CLIENT_ID
-        and context.access is not FULL_ACCESS
-        and context.access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
-    )
 
 
 def _refuse(writes: Iterable[_Write], code: Code) -> None:

@@ -2,29 +2,31 @@
 
 The rules and messages are those of Kafka's controller (``ControllerApis``, ``ReplicationControlManager``). Two are
 our own: the coordinators' topics cannot be deleted or given more partitions (POLICY_VIOLATION), because the
-coordinators of this process hold their state.
+coordinators of this process hold their state. Other handlers find and authorise their topics here too.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from kafka.protocol.admin import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.topic_configs import check_topic_configs, note_topic_configs, topic_entries
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, colliding, name_fault, random_id
-from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
+from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,41 @@ _NEITHER: Final = RefusedError(Code.INVALID_REQUEST, "Neither topic name nor id 
 _BOTH: Final = RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
 _UNKNOWN: Final = RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 _DENIED: Final = RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+#: The client sent no leader epoch.
+ANY_EPOCH: Final = -1
+_Value = TypeVar("_Value")
+
+
+def find_topic(
+    catalog: Catalog, context: RequestContext, operation: AclOperation, *, name: str, topic_id: UUID | None, by_id: bool
+) -> tuple[str, Code]:
+    """A topic's name, and why all its partitions are refused, or NONE: those of an unknown name are only not found."""
+    if by_id:
+        topic = None if topic_id is None else catalog.topic_by_id(topic_id)
+        if topic is None:
+            return "", Code.UNKNOWN_TOPIC_ID
+        name = topic.name
+    return name, topic_refusal(context, operation, name)
+
+
+def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -> Code:
+    allowed = context.access.allows(operation, Resource.TOPIC, name)
+    return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
+
+
+def find_log(catalog: Catalog, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
+    if (log := catalog.log(topic, partition)) is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    if leader_epoch in {ANY_EPOCH, log.leader_epoch}:
+        return log
+    return Code.FENCED_LEADER_EPOCH if leader_epoch < log.leader_epoch else Code.UNKNOWN_LEADER_EPOCH
+
+
+def by_topic(rows: Iterable[tuple[TopicPartition, _Value]]) -> dict[str, list[tuple[int, _Value]]]:
+    topics: dict[str, list[tuple[int, _Value]]] = {}
+    for partition, value in rows:
+        topics.setdefault(partition.topic, []).append((partition.partition, value))
+    return topics
 
 
 class TopicHandlers:
@@ -92,8 +129,7 @@ class TopicHandlers:
         fault = name_fault(asked.name) or (other and f"Topic '{asked.name}' collides with existing topic: {other}")
         if fault:
             raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
-        nothing = [config.name for config in asked.configs if config.value is None]
-        if nothing:
+        if nothing := [config.name for config in asked.configs if config.value is None]:
             raise RefusedError(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}")
         try:
             configs = check_topic_configs({config.name: config.value for config in asked.configs})
@@ -170,13 +206,12 @@ class TopicHandlers:
                 topic = self._catalog.topic(name)
                 seen = _may(access, AclOperation.DESCRIBE, name)
                 if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
-                    refusal = _UNKNOWN if seen and topic is None else _DENIED
-                    results.append(_refused(_Deleted, refusal, name=name))
+                    results.append(_refused(_Deleted, _UNKNOWN if seen and topic is None else _DENIED, name=name))
                 else:
                     results.append(await self._delete(topic))
         return DeleteTopicsResponse(responses=results)
 
-    async def _delete_by_id(self, access: Access, topic_id: uuid.UUID) -> Any:
+    async def _delete_by_id(self, access: Access, topic_id: UUID) -> Any:
         topic = self._catalog.topic_by_id(topic_id)
         if topic is None:
             refusal = RefusedError(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
@@ -189,8 +224,7 @@ class TopicHandlers:
     async def _delete(self, topic: Topic) -> Any:
         if topic.is_coordinator_topic:
             return _refused(_Deleted, _coordinator_topic(topic.name), name=topic.name, topic_id=topic.id)
-        gone = await self._catalog.delete_topic(topic.name)
-        if gone is None:
+        if (gone := await self._catalog.delete_topic(topic.name)) is None:
             return _refused(_Deleted, _UNKNOWN, name=topic.name)
         return _Deleted(name=gone.name, topic_id=gone.id)
 
@@ -248,7 +282,7 @@ def _may(access: Access, operation: AclOperation, name: str) -> bool:
     return deletes_all or access.allows(operation, Resource.TOPIC, name)
 
 
-def _topics_to_delete(asked: Sequence[tuple[str | None, Any]]) -> tuple[list[str], list[uuid.UUID], list[Any]]:
+def _topics_to_delete(asked: Sequence[tuple[str | None, Any]]) -> tuple[list[str], list[UUID], list[Any]]:
     """The distinct names and ids to delete, and the answers for invalid entries (ControllerApis.deleteTopics)."""
     names = Counter(name for name, topic_id in asked if name is not None and not topic_id)
     ids = Counter(topic_id for name, topic_id in asked if name is None and topic_id)

@@ -18,20 +18,20 @@ from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
-from spark_2pc_sink.reference.handlers.topic_lookup import by_topic
+from spark_2pc_sink.reference.handlers.topics import by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.reference.protocol import RequestContext, serves
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.wire.api_versions import Api
 
-_TxnResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
-_TxnTopicResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_Added = producer.AddPartitionsToTxnResponse
+_TxnResult = _Added.AddPartitionsToTxnResult
+_TxnTopicResult = _Added.AddPartitionsToTxnTopicResult
 _TxnPartitionResult = _TxnTopicResult.AddPartitionsToTxnPartitionResult
 _MarkerResult = producer.WriteTxnMarkersResponse.WritableTxnMarkerResult
 _MarkerTopicResult = _MarkerResult.WritableTxnMarkerTopicResult
 _MarkerPartitionResult = _MarkerTopicResult.WritableTxnMarkerPartitionResult
-_Listing = admin.ListTransactionsResponse.TransactionState
 _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
@@ -70,12 +70,10 @@ class TransactionHandlers:
     async def add_partitions(self, context: RequestContext, request: Any) -> Any:
         """AddPartitionsToTxn: for one client below v4, a batch of transactions from v4 on."""
         if context.version < BATCH_VERSION:
-            client = _client(context, request, prefix="v3_and_below_")
-            reply = await self._add(request.v3_and_below_topics, **client)
-            return producer.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(reply))
-        code = batch_allowed(context.access)
-        if code:
-            return producer.AddPartitionsToTxnResponse(error_code=code)
+            reply = await self._add(request.v3_and_below_topics, **_client(context, request, prefix="v3_and_below_"))
+            return _Added(results_by_topic_v3_and_below=_topic_results(reply))
+        if code := batch_allowed(context.access):
+            return _Added(error_code=code)
         each_added = (
             self._add(each.topics, **_client(context, each), verify_only=each.verify_only)
             for each in request.transactions
@@ -85,7 +83,7 @@ class TransactionHandlers:
             _TxnResult(transactional_id=reply.transactional_id, topic_results=_topic_results(reply))
             for reply in replies
         ]
-        return producer.AddPartitionsToTxnResponse(results_by_transaction=results)
+        return _Added(results_by_transaction=results)
 
     @serves(Api.ADD_OFFSETS_TO_TXN, 0, 4)
     async def add_offsets(self, context: RequestContext, request: Any) -> Any:
@@ -137,10 +135,8 @@ class TransactionHandlers:
     async def list_transactions(self, context: RequestContext, request: Any) -> Any:
         code, unknown, found = list_transactions(self._service.state, request, context.access, self._now_ms())
         listed = [
-            _Listing(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                transaction_state=each.state.label,
+            admin.ListTransactionsResponse.TransactionState(
+                transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state.label
             )
             for each in found
         ]

@@ -12,24 +12,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Access, AclOperation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 
 #: Every name, every host.
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 #: ``AclOperation.ALL``: a rule for every operation.
 ALL_OPERATIONS: Final = 2
-#: ``AclOperation`` codes allowed in a rule: ALL, and everything up to TWO_PHASE_COMMIT.
-OPERATION_CODES: Final = range(ALL_OPERATIONS, 16)
 #: What an ALLOW also allows (never what a DENY also denies): ``StandardAuthorizerData.IMPLIES_DESCRIBE`` and its twin.
 _IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
     AclOperation.DESCRIBE.value: frozenset({3, 4, 6, 7, 8}),  # READ, WRITE, DELETE, ALTER, DESCRIBE
     AclOperation.DESCRIBE_CONFIGS.value: frozenset({10, 11}),  # DESCRIBE_CONFIGS, ALTER_CONFIGS
 }
-_ONE_CLUSTER: Final = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
-_NO_COLON: Final = "(no colon is present separating the principal type from the principal name)"
 #: A name that no rule has: access to it implies access to any (``Authorizer.authorizeByResourceType``).
 _ANY_NAME: Final = "hardcode"
 
@@ -83,38 +78,6 @@ class Acl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AclFilter:
-    """Which rules to show or to delete; None and the codes 1 match all (``AclBindingFilter``).
-
-    The pattern MATCH also finds the wildcard and the prefixes that cover ``name``.
-    """
-
-    resource: int
-    pattern: int
-    name: str | None
-    principal: str | None
-    host: str | None
-    operation: int
-    permission: int
-
-    #: ``ANY`` of each of Kafka's enumerations, and ``PatternType.MATCH``.
-    ANY = 1
-    MATCH = 2
-
-    def matches(self, acl: Acl) -> bool:
-        covered = self.name is not None and self.pattern == self.MATCH and acl.names(acl.resource, self.name)
-        return (
-            self.resource in {self.ANY, acl.resource}
-            and self.pattern in {self.ANY, self.MATCH, acl.pattern}
-            and (covered or self.name in {None, acl.name})
-            and self.principal in {None, acl.principal}
-            and self.host in {None, acl.host}
-            and self.operation in {self.ANY, acl.operation}
-            and self.permission in {self.ANY, acl.permission}
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class AclAccess:
     """What one client may do; ``acls`` gives the rules in effect, at every check."""
 
@@ -165,27 +128,3 @@ def access_by_acls(properties: BrokerProperties, acls: Callable[[], tuple[Acl, .
         is_super_user=principal in super_users,
         open_without_acl=properties.allow_everyone_if_no_acl_found,
     )
-
-
-def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
-    return rule.resource, rule.pattern, rule.operation, rule.permission
-
-
-def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
-    """Why a rule cannot be added, as Kafka 4.4.0 answers it, or None.
-
-    The codes ANY and MATCH belong to filters; Kafka's answer to a rule with one of them is UNKNOWN_SERVER_ERROR.
-    """
-    if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
-        return Code.UNKNOWN_SERVER_ERROR, None
-    checks = (
-        (acl.resource == Resource.CLUSTER and acl.name != CLUSTER_NAME, _ONE_CLUSTER),
-        (not acl.name, "Invalid empty resource name"),
-        (acl.resource not in set(Resource), "Invalid resourceType UNKNOWN"),
-        (acl.pattern not in set(PatternCode), "Invalid patternType UNKNOWN"),
-        (acl.operation not in OPERATION_CODES, "Invalid operation UNKNOWN"),
-        (acl.permission not in set(PermissionCode), "Invalid permissionType UNKNOWN"),
-        (not acl.host, "Host pattern cannot be null or empty"),
-        (":" not in acl.principal, f"Could not parse principal from `{acl.principal}` {_NO_COLON}"),
-    )
-    return next(((Code.INVALID_REQUEST, text) for applies, text in checks if applies), None)

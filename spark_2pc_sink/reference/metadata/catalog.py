@@ -15,12 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.reference.config.properties import BrokerConfigs, BrokerProperties, with_configs
+from spark_2pc_sink.reference.config.properties import BrokerProperties, with_configs
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.acls import Acl
-from spark_2pc_sink.reference.metadata.catalog_state import PRODUCER_ID_BLOCK_SIZE, CatalogState, Topic, random_id
-from spark_2pc_sink.reference.metadata.data_directory import DataDirectory, LogEnds, new_state, start, store
+from spark_2pc_sink.reference.metadata.catalog_state import (
+    PRODUCER_ID_BLOCK_SIZE,
+    CatalogState,
+    DataDirectory,
+    LogEnds,
+    Topic,
+    new_state,
+    random_id,
+    start,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -32,17 +40,13 @@ class Catalog:
     cancelled in between.
 
     ``node_epoch`` counts the starts before this one: the leader epoch of every partition, and the coordinator epoch of
-    both coordinators. ``properties`` are those of the start with later alterations applied. ``on_deleted`` is called
-    with each deleted topic, after it became invisible to readers and before its logs are closed;
-    ``on_transaction_version`` with each new level of the feature, once it is durable.
+    both coordinators. ``state`` is replaced with each change. ``properties`` are those of the start with later
+    alterations applied. ``on_deleted`` is called with each deleted topic, after it became invisible to readers and
+    before its logs are closed; ``on_transaction_version`` with each new level of the feature, once it is durable.
     """
 
     def __init__(
-        self,
-        state: CatalogState,
-        directory: DataDirectory | None,
-        properties: BrokerProperties,
-        durable_ends: LogEnds,
+        self, state: CatalogState, directory: DataDirectory | None, properties: BrokerProperties, durable_ends: LogEnds
     ) -> None:
         self.cluster_id: str = state.cluster_id
         self.node_id: int = state.node_id
@@ -51,9 +55,9 @@ class Catalog:
         self.properties: BrokerProperties = with_configs(properties, state.broker_configs)
         self.on_deleted: list[Callable[[Topic], None]] = []
         self.on_transaction_version: list[Callable[[int], None]] = []
-        self._state = state
+        self.state: CatalogState = state
         self._directory = directory
-        self._names = {topic.id: topic.name for topic in state.topics.values()}
+        self._by_id = {topic.id: topic for topic in state.topics.values()}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._durable_ends = durable_ends
         self._opened_all = False
@@ -74,13 +78,9 @@ class Catalog:
         return cls(state, held, properties, durable_ends)
 
     @property
-    def transaction_version(self) -> int:
-        return self._state.transaction_version
-
-    @property
     def features_epoch(self) -> int:
         """Grows with every start and every level change: clients believe the answer with the higher epoch."""
-        return self.node_epoch + self._state.feature_changes
+        return self.node_epoch + self.state.feature_changes
 
     async def set_transaction_version(self, level: int) -> None:
         def change(state: CatalogState) -> CatalogState:
@@ -88,16 +88,12 @@ class Catalog:
                 return state
             return replace(state, transaction_version=level, feature_changes=state.feature_changes + 1)
 
-        before = self.transaction_version
+        before = self.state.transaction_version
         state = await self._change(change)
         if state.transaction_version != before:
             _log.info("transaction.version: %d -> %d", before, state.transaction_version)
             for call in self.on_transaction_version:
                 call(state.transaction_version)
-
-    @property
-    def broker_configs(self) -> BrokerConfigs:
-        return self._state.broker_configs
 
     async def alter_broker_configs(self, broker: str, changes: Mapping[str, str | None]) -> None:
         """Alter configs of a broker ('' for the default of all) while it runs; open logs apply them from now on."""
@@ -108,36 +104,28 @@ class Catalog:
             return replace(state, broker_configs={**state.broker_configs, broker: kept})
 
         await self._change(change)
-        self.properties = with_configs(self.started_with, self._state.broker_configs)
+        self.properties = with_configs(self.started_with, self.state.broker_configs)
         for log in self.logs():
             log.settings = replace(log.settings, verification=self.properties.transaction_partition_verification_enable)
 
     async def allocate_producer_ids(self) -> range:
-        """A new block; its ids are not handed out again after a restart or crash.
-
-        A restart loses the unused rest of the last block, as in Kafka (``AllocateProducerIds``, KIP-730).
-        """
+        """A new block, never handed out again; a restart loses the rest of the last one, as in Kafka (KIP-730)."""
         size = PRODUCER_ID_BLOCK_SIZE
         state = await self._change(lambda now: replace(now, next_producer_id=now.next_producer_id + size))
         return range(state.next_producer_id - size, state.next_producer_id)
-
-    @property
-    def acls(self) -> tuple[Acl, ...]:
-        return self._state.acls
 
     async def alter_acls(self, alter: Callable[[AbstractSet[Acl]], AbstractSet[Acl]]) -> None:
         """Replace the ACLs by what ``alter`` makes from those in effect when the change is carried out."""
         await self._change(lambda state: replace(state, acls=tuple(sorted(alter(frozenset(state.acls))))))
 
     def topic(self, name: str) -> Topic | None:
-        return self._state.topics.get(name)
+        return self.state.topics.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        name = self._names.get(topic_id)
-        return None if name is None else self._state.topics.get(name)
+        return self._by_id.get(topic_id)
 
     def topics(self) -> tuple[Topic, ...]:
-        return tuple(self._state.topics.values())
+        return tuple(self.state.topics.values())
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *, topic_id: uuid.UUID | None = None
@@ -171,10 +159,7 @@ class Catalog:
         return await self._alter(name, grown)
 
     async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
-        """Change a topic's configs; its open logs apply them from now on. None if the topic is gone.
-
-        ``alter`` makes the new configs from those set when the change is carried out.
-        """
+        """Change a topic's configs by ``alter`` in its turn; open logs apply them. None if the topic is gone."""
         topic = await self._alter(name, lambda topic: replace(topic, configs=dict(alter(topic.configs))))
         if topic is not None:
             settings = log_settings(topic.configs, self.properties)
@@ -191,18 +176,17 @@ class Catalog:
             return replace(topic, log_starts={**topic.log_starts, **later}) if later else None
 
         topic = await self._alter(name, moved)
-        for partition, offset in starts.items():
-            log = self.log(name, partition)
-            if topic is not None and log is not None:
-                log.delete_before(offset)
+        if topic is not None:
+            for partition, offset in starts.items():
+                if log := self.log(name, partition):
+                    log.delete_before(offset)
         return topic
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
         """A partition's log, opened on first use; None if the partition does not exist."""
-        found = self._logs.get((topic, partition))
-        if found is not None:
+        if found := self._logs.get((topic, partition)):
             return found
-        known = self._state.topics.get(topic)
+        known = self.state.topics.get(topic)
         if known is None or not 0 <= partition < known.partitions or self._closed:
             return None
         opened = PartitionLog.open(
@@ -248,7 +232,7 @@ class Catalog:
             raise failed[0]
 
     def _open_all(self, directory: DataDirectory) -> None:
-        names = directory.partitions_with_records()
+        names = {segment.parent.name for segment in directory.path.glob("*/*.log") if segment.stat().st_size}
         for topic in self.topics():
             for partition in range(topic.partitions):
                 expected = self._durable_ends.get((topic.id, partition), 0)
@@ -258,7 +242,7 @@ class Catalog:
         directory.write_log_ends(self._ends_of(self.logs()))
 
     def _ends_of(self, logs: Iterable[PartitionLog]) -> LogEnds:
-        topics = self._state.topics
+        topics = self.state.topics
         return {
             (topics[log.topic].id, log.partition): log.high_watermark
             for log in logs
@@ -281,7 +265,7 @@ class Catalog:
 
         def change(state: CatalogState) -> CatalogState:
             made.extend(topics_of(state.topics))
-            return state.with_topics(*made)
+            return replace(state, topics={**state.topics, **{topic.name: topic for topic in made}})
 
         await self._change(change)
         return made
@@ -289,8 +273,8 @@ class Catalog:
     async def _change(self, change: Callable[[CatalogState], CatalogState]) -> CatalogState:
         async def change_in_turn() -> CatalogState:
             async with self._changing:
-                state = change(self._state)
-                if state != self._state:
+                state = change(self.state)
+                if state != self.state:
                     await self._store(state)
                 return state
 
@@ -298,24 +282,23 @@ class Catalog:
 
     async def _delete(self, name: str) -> Topic | None:
         async with self._changing:
-            topic = self._state.topics.get(name)
+            topic = self.state.topics.get(name)
             if topic is None:
                 return None
-            left = {key: each for key, each in self._state.topics.items() if key != name}
-            state = replace(self._state, topics=left, removing=(*self._state.removing, topic))
+            left = {key: each for key, each in self.state.topics.items() if key != name}
+            state = replace(self.state, topics=left, removing=(*self.state.removing, topic))
             await self._store(state)
             for call in self.on_deleted:
                 call(topic)
             for partition in range(topic.partitions):
-                log = self._logs.pop((name, partition), None)
-                if log is not None:
+                if log := self._logs.pop((name, partition), None):
                     log.close()
             if self._directory is not None:
                 # If the disk refuses, it stays listed, and is retried with the next one or at the next start.
                 await asyncio.to_thread(self._directory.remove_topics, state.removing, live=state.topics)
             # The file still lists it as being removed: the next change writes that it is gone, and until then a
             # start finds nothing to remove.
-            self._show(replace(self._state, removing=()))
+            self._show(replace(self.state, removing=()))
             return topic
 
     async def _store(self, state: CatalogState) -> None:
@@ -323,9 +306,9 @@ class Catalog:
         if self._closed:
             raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has stopped")
         if self._directory is not None:
-            await asyncio.to_thread(store, self._directory, state, before=self._state)
+            await asyncio.to_thread(self._directory.store, state, before=self.state)
         self._show(state)
 
     def _show(self, state: CatalogState) -> None:
-        self._state = state
-        self._names = {topic.id: topic.name for topic in state.topics.values()}
+        self.state = state
+        self._by_id = {topic.id: topic for topic in state.topics.values()}

@@ -19,16 +19,9 @@ from typing import Final, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.reference.config.listeners import Listener
-from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network.request_channel import (
-    AccessOf,
-    Dispatcher,
-    ListenerContext,
-    NetworkMetrics,
-    Reply,
-    RequestChannel,
-)
+from spark_2pc_sink.reference.config.properties import BrokerProperties, Listener
+from spark_2pc_sink.reference.network.request_channel import Dispatcher, ListenerContext, NetworkMetrics, RequestChannel
+from spark_2pc_sink.reference.protocol import AccessOf, Reply
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:

@@ -11,22 +11,27 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.config.listeners import Users
-from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import Access
-from spark_2pc_sink.reference.network.sasl import Login, LoginStep
-from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.codec import ApiRequest, read_head, read_request, write_response
+from spark_2pc_sink.reference.config.properties import BrokerProperties, Users
+from spark_2pc_sink.reference.network.sasl import Login
+from spark_2pc_sink.reference.protocol import (
+    ANONYMOUS,
+    AccessOf,
+    ApiRequest,
+    Handler,
+    Handlers,
+    Reply,
+    RequestContext,
+    read_head,
+    read_request,
+    write_response,
+)
 from spark_2pc_sink.wire.api_versions import Api
-
-#: The bytes of a reply: length and header, then the body.
-Reply: TypeAlias = tuple[bytes, bytes | bytearray]
 
 #: Only Produce may be longer. Decoded, a list of a million entries takes fifty times its bytes, and only records
 #: have a reason to be long; Kafka has a single limit, ``socket.request.max.bytes``, for all.
@@ -45,8 +50,7 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
     return joined
 
 
-@dataclass(frozen=True)
-class QueuedCall:
+class QueuedCall(NamedTuple):
     """A request to carry out; without a handler the version of an ApiVersions that is not offered."""
 
     api: Api
@@ -96,9 +100,6 @@ class Dispatcher:
 #: Produce requests in progress at a time: as many as Java producers send (``max.in.flight.requests.per.connection``),
 #: and as many batches as a leader remembers for an idempotent producer.
 PRODUCES_AHEAD_MAX: Final = 5
-
-#: The ACLs for a principal connecting from a host.
-AccessOf: TypeAlias = Callable[[str, str], Access]
 
 
 @dataclass
@@ -161,17 +162,13 @@ class RequestChannel:
         return any(not task.done() for task in self._produces)
 
     async def carry_out(self, frame: bytes | bytearray) -> None:
-        """Carry out one request; a Produce is only started when this returns.
-
-        A RemoteProtocolError closes the connection, without a traceback.
-        """
+        """Carry out one request; a Produce is only started when this returns. Errors end the connection."""
         self._listener.metrics.requests += 1
         call = self._listener.dispatcher.read(frame)
         if self._login is not None:
             await self._log_in(self._login, call)
         elif call.api is Api.PRODUCE:
-            await self._room_for_produce()
-            self._begin_produce(call, len(frame))
+            await self._begin_produce(call, len(frame))
         else:
             await self.finish()
             # Requests sent after a failed Produce must not be carried out as if it had succeeded.
@@ -215,20 +212,17 @@ class RequestChannel:
             if call.handler is not None:
                 login.api_versions_requested()
             await self._answer(call)
-        else:
-            await self._follow(login.request(call.api, call.request))
-
-    async def _follow(self, step: LoginStep) -> None:
-        """Send the login's answer; a refusal is delayed, to slow down password guessing."""
-        if step.refused is not None:
+            return
+        reply, principal, refused = login.request(call.api, call.request)
+        if refused is not None:  # delayed, to slow down password guessing
             self._listener.metrics.failed_logins += 1
             await asyncio.sleep(self._listener.properties.connection_failed_authentication_delay_ms / 1000)
-        self._send(step.reply)
-        if step.refused is not None:
-            raise RemoteProtocolError(peer="the client", detail=f"no login: {step.refused}")
-        if step.principal is not None:
+        self._send(reply)
+        if refused is not None:
+            raise RemoteProtocolError(peer="the client", detail=f"no login: {refused}")
+        if principal is not None:
             self._login = None
-            self._log_in_as(step.principal)
+            self._log_in_as(principal)
 
     async def _answer(self, call: QueuedCall) -> None:
         answer = self._listener.dispatcher.answer(call, self._context(call))
@@ -248,14 +242,12 @@ class RequestChannel:
         finally:
             self._reading = None
 
-    async def _room_for_produce(self) -> None:
+    async def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
         while self._produces and (self._produces[0].done() or len(self._produces) >= PRODUCES_AHEAD_MAX):
             await _done(self._produces[0])
             self._produces.popleft()
         if self._appended is not None:
             await self._appended
-
-    def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
         appended = self._appended = asyncio.get_running_loop().create_future()
         context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
         previous = self._produces[-1] if self._produces else None

@@ -16,17 +16,15 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.config.listeners import PLAIN, Users
-from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.protocol.codec import ApiRequest, write_response
+from spark_2pc_sink.reference.config.properties import PLAIN, Users
+from spark_2pc_sink.reference.protocol import ApiRequest, Reply, RequestContext, serves, write_response
 from spark_2pc_sink.wire.api_versions import Api
 
 
@@ -87,8 +85,7 @@ _CLIENT_FINAL: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Credential:
+class _Credential(NamedTuple):
     """The server's stored form of a password (RFC 5802, section 3)."""
 
     salt: bytes
@@ -96,8 +93,7 @@ class _Credential:
     server_key: bytes
 
 
-@dataclass(frozen=True)
-class _FirstMessages:
+class _FirstMessages(NamedTuple):
     user: str
     credential: _Credential
     channel: bytes
@@ -121,12 +117,10 @@ class ScramExchange:
         return self._evaluate_final(text, self._first), self._first.user
 
     def _evaluate_first(self, text: str) -> bytes:
-        found = _CLIENT_FIRST.fullmatch(text)
-        if found is None:
+        if (found := _CLIENT_FIRST.fullmatch(text)) is None:
             raise self._refused("malformed first message")
         user = found["user"].replace("=2C", ",").replace("=3D", "=")
-        password = self._users.passwords.get(user)
-        if password is None:
+        if (password := self._users.passwords.get(user)) is None:
             raise self._refused("unknown user")
         if found["authorization_id"] not in {None, found["user"]}:
             raise SaslRefusedError(_OTHER_ID)
@@ -138,8 +132,7 @@ class ScramExchange:
         return answer.encode()
 
     def _evaluate_final(self, text: str, first: _FirstMessages) -> bytes:
-        found = _CLIENT_FINAL.fullmatch(text)
-        if found is None:
+        if (found := _CLIENT_FINAL.fullmatch(text)) is None:
             raise self._refused("malformed second message")
         try:
             channel, proof = (base64.b64decode(found[name], validate=True) for name in ("channel", "proof"))
@@ -174,19 +167,6 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-@dataclass(frozen=True)
-class LoginStep:
-    """The reaction to one frame: the reply, and the principal once logged in.
-
-    If ``refused``, the connection ends after the reply, which is delayed by
-    ``connection.failed.authentication.delay.ms``.
-    """
-
-    reply: tuple[bytes, bytes | bytearray]
-    principal: str | None = None
-    refused: str | None = None
-
-
 class Login:
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
@@ -198,33 +178,32 @@ class Login:
         self._check(Api.API_VERSIONS)
         self._expected = (Api.SASL_HANDSHAKE,)
 
-    def request(self, api: Api, request: ApiRequest) -> LoginStep:
+    def request(self, api: Api, request: ApiRequest) -> tuple[Reply, str | None, str | None]:
+        """The reply to one frame, the principal once logged in, and why the connection must end after the reply."""
         self._check(api)
-        return self._handshake(request) if api is Api.SASL_HANDSHAKE else self._authenticate(request)
-
-    def _handshake(self, request: ApiRequest) -> LoginStep:
-        mechanism, head = request.body.mechanism, request.head
-        known = mechanism in self._mechanisms
-        code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
-        response = SaslHandshakeResponse(error_code=code, mechanisms=list(self._mechanisms))
-        reply = write_response(response, head.correlation_id, version=head.version)
-        if not known:
-            return LoginStep(reply, refused=f"the mechanism {mechanism!r} is not enabled")
-        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
-        self._expected = (Api.SASL_AUTHENTICATE,)
-        return LoginStep(reply)
-
-    def _authenticate(self, request: ApiRequest) -> LoginStep:
         head = request.head
         user = refused = None
-        try:
-            answer, user = self._exchange.evaluate(request.body.auth_bytes)
-            response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
-        except SaslRefusedError as error:
-            refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
-            response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
+        response: Any
+        if api is Api.SASL_HANDSHAKE:
+            response, refused = self._handshake(request.body.mechanism)
+        else:
+            try:
+                answer, user = self._exchange.evaluate(request.body.auth_bytes)
+                response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
+            except SaslRefusedError as error:
+                refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
+                response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
         reply = write_response(response, head.correlation_id, version=head.version)
-        return LoginStep(reply, principal=None if user is None else f"User:{user}", refused=refused)
+        return reply, None if user is None else f"User:{user}", refused
+
+    def _handshake(self, mechanism: str) -> tuple[Any, str | None]:
+        mechanisms = list(self._mechanisms)
+        if mechanism not in mechanisms:
+            response = SaslHandshakeResponse(error_code=Code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+            return response, f"the mechanism {mechanism!r} is not enabled"
+        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
+        self._expected = (Api.SASL_AUTHENTICATE,)
+        return SaslHandshakeResponse(error_code=Code.NONE, mechanisms=mechanisms), None
 
     def _check(self, api: Api) -> None:
         if api not in self._expected:

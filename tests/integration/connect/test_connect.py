@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
-from spark_2pc_sink.testing.errors import CapabilityError
+from spark_2pc_sink.testing.processes import CapabilityError
 from tests.conftest import MakeTopic
 from tests.harness import ROOT, run_program
 from tests.harness.connect_server import ConnectServer

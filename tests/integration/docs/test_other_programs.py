@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.testing import PostgresServer, assert_same_multiset, read_topic, run_job, wait_until
-from spark_2pc_sink.testing.errors import JobError
+from spark_2pc_sink.testing.processes import JobError
 from spark_2pc_sink.testing.spark import spark_environment
 from tests.conftest import MakeTopic, or_skip
 from tests.harness import ROOT, run_program

@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
-from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.processes import find_java_home
 from tests.conftest import or_skip
 from tests.harness import ROOT, run_program
 from tests.harness.page_blocks import block_of, blocks

@@ -21,9 +21,9 @@ from many_tables import EVENTS, TABLES, make_sink, start_query
 from orders_events import write_events
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
-from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import find_libs
 from spark_2pc_sink.testing.postgres import find_binaries
+from spark_2pc_sink.testing.processes import find_java_home
 from tests.conftest import MakeTopic, or_skip
 from tests.harness import ROOT, run_program
 from tests.harness.providers import Broker

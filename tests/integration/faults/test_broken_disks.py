@@ -23,7 +23,7 @@ from spark_2pc_sink.testing import (
     read_topic,
     wait_until,
 )
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from spark_2pc_sink.testing.postgres import run_as
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.testing import free_port, read_topic
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.kafka_broker import create_topic
 from tests.conformance.access import PASSWORD, secured, user_of
 from tests.conformance.raw_client import RawClient
 from tests.conftest import MakeTopic

@@ -14,8 +14,7 @@ import pyspark
 import pytest
 
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
-from spark_2pc_sink.testing.errors import CapabilityError
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import CapabilityError, ServerProcess
 from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from tests.conftest import MakeTopic
 from tests.harness import ROOT, late_executor_main, one_batch_main, run_program

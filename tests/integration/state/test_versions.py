@@ -22,8 +22,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.testing import free_port, wait_until
-from spark_2pc_sink.testing.java import find_java_home
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import ServerProcess, find_java_home
 from tests.conftest import or_skip
 from tests.harness.json_contract import read_output
 from tests.harness.kafka_tools import find_jars

@@ -31,8 +31,8 @@ from spark_2pc_sink.testing import (
     read_topic,
     topics,
 )
+from spark_2pc_sink.testing.job import DualWriteStack
 from spark_2pc_sink.testing.postgres import BINARIES_VARIABLE, find_binaries
-from spark_2pc_sink.testing.stack import DualWriteStack
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness import ROOT, run_program
 from tests.harness.providers import Broker, BrokerRequest, Database, GivenBroker, GivenDatabase, GivenProvider

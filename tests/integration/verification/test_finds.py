@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.testing import assert_same_on_both_sides, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from spark_2pc_sink.verification.report import Difference
 from tests.conformance.raw_client import RawClient, code_of
 from tests.conftest import StartKafka

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError, DatabaseUnreachableError, KafkaTimeoutError
-from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.processes import free_port
 from spark_2pc_sink.verification import staging
 from tests.conftest import StartKafka
 from tests.harness.damage import delete_records

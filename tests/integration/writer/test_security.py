@@ -30,7 +30,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import TcpProxy, free_port
-from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.processes import find_java_home
 from tests.conftest import or_skip
 from tests.harness.acts import later
 from tests.harness.helper_servers import KerberosKafka, KerberosRealm

@@ -35,7 +35,7 @@ from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol import RequestContext, handlers_of
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, Verification
 from spark_2pc_sink.wire.api_versions import Api

@@ -16,7 +16,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.protocol.codec import read_head, read_request, write_response
+from spark_2pc_sink.reference.protocol import read_head, read_request, write_response
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.batches import message
 

@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecords
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.log.partition_log import Appended, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
-from spark_2pc_sink.reference.protocol.codec import ApiVersionsResponse, DeleteGroupsResponse, TxnOffsetCommitResponse
+from spark_2pc_sink.reference.protocol import ApiVersionsResponse, DeleteGroupsResponse, TxnOffsetCommitResponse
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 

@@ -10,10 +10,9 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
-from spark_2pc_sink.reference.handlers.features import FeatureHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import handlers_of
+from spark_2pc_sink.reference.protocol import handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.node import exchange
 
@@ -27,7 +26,6 @@ class ClusterNode:
             **handlers_of(ClusterHandlers(catalog)),
             **handlers_of(TopicHandlers(catalog)),
             **handlers_of(ConfigHandlers(catalog)),
-            **handlers_of(FeatureHandlers(catalog)),
         }
 
     async def ask(self, request: Any, version: int, *, access: Access = FULL_ACCESS) -> Any:

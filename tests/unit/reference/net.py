@@ -15,13 +15,13 @@ from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
-from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
+from spark_2pc_sink.reference.handlers.cluster import ApiVersionsHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.data_directory import new_state
+from spark_2pc_sink.reference.metadata.catalog_state import new_state
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.protocol.api import Handler, HandlerFunction, Handlers, RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol import Handler, HandlerFunction, Handlers, RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.batches import RESPONSES, message
 from tests.unit.reference.waiting import within

@@ -12,6 +12,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference import broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import free_port, wait_until
@@ -59,7 +60,7 @@ def test_serving_ends_with_the_signal(capsys: pytest.CaptureFixture[str]) -> Non
 
     terminating = threading.Thread(target=terminate)
     terminating.start()
-    assert broker.serve(properties, None) == exits.EXIT_SETTLED
+    assert broker.serve(properties, None, None, MetricsAccess()) == exits.EXIT_SETTLED
     terminating.join()
     assert capsys.readouterr().out == f"listening on 127.0.0.1:{port}\n"
     assert not answers(port)

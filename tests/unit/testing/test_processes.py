@@ -18,10 +18,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_2pc_sink.testing import DeadlineError, TcpProxy, free_port, kafka_request, ports, postgres_query, wait_until
-from spark_2pc_sink.testing.java import find_java_home, java_version
-from spark_2pc_sink.testing.ports import BLOCK_PORTS, PORT_MAX, PORT_MIN
-from spark_2pc_sink.testing.processes import ServerProcess, pause_all, wait_for_group
+from spark_2pc_sink.testing import (
+    DeadlineError,
+    TcpProxy,
+    free_port,
+    kafka_request,
+    postgres_query,
+    processes,
+    wait_until,
+)
+from spark_2pc_sink.testing.processes import (
+    BLOCK_PORTS,
+    PORT_MAX,
+    PORT_MIN,
+    ServerProcess,
+    find_java_home,
+    java_version,
+    pause_all,
+    wait_for_group,
+)
 
 DEADLINE_S = 10.0
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
@@ -146,7 +161,7 @@ def test_a_port_on_which_somebody_listens_is_passed_over(monkeypatch: pytest.Mon
         taken = server.getsockname()[1]
         block = {"PORT_MIN": taken, "_BLOCKS": 1, "_LEASE": f"\0spark-2pc-test-{os.getpid()}-{{}}", "_own": {}}
         for name, value in block.items():
-            monkeypatch.setattr(ports, name, value)
+            monkeypatch.setattr(processes, name, value)
         assert taken < free_port() < taken + BLOCK_PORTS
 
 

@@ -12,7 +12,7 @@ from kafka.protocol.producer import InitProducerIdResponse
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.reference.protocol.codec import REQUESTS as SCHEMAS
+from spark_2pc_sink.reference.protocol import REQUESTS as SCHEMAS
 from spark_2pc_sink.wire import api_versions, messages, responses
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
 from spark_2pc_sink.wire.framed_request import RequestTemplate, end_txn_request, produce_request

@@ -19,11 +19,8 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from spark_2pc_sink.testing import read_topic
-from spark_2pc_sink.testing.java import find_java_home
-from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
-from spark_2pc_sink.testing.local_broker import LocalBroker
-from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, LocalBroker
+from spark_2pc_sink.testing.processes import ServerProcess, find_java_home, free_port
 from tests.harness.kafka_tools import find_jars, find_tools
 from tests.integration.reference.clients.java_client import JavaProcess
 

@@ -19,9 +19,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JJavaError
 
 from spark_2pc_sink.testing import DeadlineError, ServerError, read_topic, wait_until
-from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, find_libs
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import ServerProcess, find_java_home
 
 _STOP_DEADLINE_S = 10.0
 _REQUEST_DEADLINE_S = 20

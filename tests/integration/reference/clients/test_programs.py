@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.kafka_broker import LocalBroker
 from tests.conftest import MakeTopic, or_skip
 from tests.harness.providers import Broker
 from tests.integration.reference.clients.copying_apps import (

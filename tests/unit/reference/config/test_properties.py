@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.listeners import DEFAULT_PROTOCOL_MAP, Users, parse_endpoints, parse_listeners
-from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties, check_level
+from spark_2pc_sink.reference.config.properties import (
+    DEFAULT_PROTOCOL_MAP,
+    STANDARD_AUTHORIZER,
+    BrokerProperties,
+    Users,
+    check_level,
+    parse_endpoints,
+    parse_listeners,
+)
 from spark_2pc_sink.reference.config.topic_configs import check_topic_config, check_topic_configs, log_settings
 from spark_2pc_sink.reference.log.partition_log import LogSettings
 

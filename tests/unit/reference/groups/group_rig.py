@@ -17,14 +17,11 @@ from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
-from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.metadata.data_directory import new_state
-from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
-from spark_2pc_sink.reference.protocol.codec import REQUESTS
+from spark_2pc_sink.reference.metadata.catalog_state import Topic, new_state
+from spark_2pc_sink.reference.protocol import REQUESTS, RequestContext, handlers_of
 from tests.unit.reference.batches import message
 from tests.unit.reference.groups import messages
 from tests.unit.reference.node import exchange
@@ -38,8 +35,8 @@ START_MS = 1_700_000_000_000
 def catalog_in_memory() -> Catalog:
     """The catalog of a node with a topic, and with the one that keeps groups."""
     properties = BrokerProperties()
-    topics = (TOPIC, Topic(GROUP_OFFSETS, UUID(int=8), PARTITIONS))
-    return Catalog(new_state(properties).with_topics(*topics), None, properties, {})
+    topics = {TOPIC.name: TOPIC, GROUP_OFFSETS: Topic(GROUP_OFFSETS, UUID(int=8), PARTITIONS)}
+    return Catalog(replace(new_state(properties), topics=topics), None, properties, {})
 
 
 def logs_of(catalog: Catalog) -> list[PartitionLog]:
@@ -85,8 +82,7 @@ class GroupRig:
         verification: Any = self.verification
         self.service.load()
         self._handlers = {
-            **handlers_of(GroupHandlers(self.service)),
-            **handlers_of(GroupOffsetHandlers(self.service, verification, self.catalog, now_ms=self._day_ms)),
+            **handlers_of(GroupHandlers(self.service, verification, self.catalog, now_ms=self._day_ms)),
         }
 
     def _day_ms(self) -> int:

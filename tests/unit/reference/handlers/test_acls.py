@@ -12,7 +12,7 @@ from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, Brok
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol import RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.batches import message
 from tests.unit.reference.coordinator.access import AccessBy
@@ -114,7 +114,7 @@ async def test_a_rule_that_makes_no_sense_is_refused_and_the_others_are_added(
 ) -> None:
     catalog = await secured()
     assert await create(catalog, creation(**fields), creation(resource_name="good")) == [(code, text), (0, "")]
-    assert [each.name for each in catalog.acls] == ["good"]
+    assert [each.name for each in catalog.state.acls] == ["good"]
 
 
 async def test_the_code_unknown_ends_the_connection() -> None:
@@ -142,4 +142,4 @@ async def test_the_cluster_s_acls_decide_who_may_see_and_change_them() -> None:
     assert [(each.error_code, each.error_message) for each in await delete(catalog, {}, may=AclOperation.DESCRIBE)] == [
         denied
     ]
-    assert len(catalog.acls) == 4
+    assert len(catalog.state.acls) == 4

@@ -269,14 +269,14 @@ async def test_one_update_that_is_refused_leaves_the_others_undone(name: str, le
         answer = await update(node, (TV, 1, SAFE), (name, level, kind))
         assert answer.error_code == Code.INVALID_UPDATE_VERSION
         assert answer.error_message == f"{_FAILED} {level} for feature {name}. {text}"
-        assert (node.catalog.transaction_version, node.catalog.features_epoch) == (2, 0)
+        assert (node.catalog.state.transaction_version, node.catalog.features_epoch) == (2, 0)
 
 
 async def test_a_node_that_keeps_prepared_transactions_from_level_3_on_has_that_level() -> None:
     """KIP-939 as krafka, Dekaf and crabka read it."""
     async with cluster_node({"transaction.keep.prepared.version": "3"}) as node:
         assert (await update(node, (TV, 3, UPGRADE))).error_code == 0
-        assert node.catalog.transaction_version == 3
+        assert node.catalog.state.transaction_version == 3
         above = await update(node, (TV, 4, UPGRADE))
         assert above.error_message == f"{_FAILED} 4 for feature {TV}. Local controller 1 only supports versions 0-3"
     levels = {"transaction.version": "3", "transaction.keep.prepared.version": "3"}

@@ -8,7 +8,8 @@ import pytest
 
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
-from spark_2pc_sink.reference.metadata.acls import Acl, AclFilter, access_by_acls
+from spark_2pc_sink.reference.handlers.acls import AclFilter
+from spark_2pc_sink.reference.metadata.acls import Acl, access_by_acls
 
 TOPIC, GROUP = 2, 3
 LITERAL, PREFIXED = 3, 4

@@ -16,8 +16,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.metadata.acls import Acl
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic, write_checked
-from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
+from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, DataDirectory, Topic, write_checked
 from spark_2pc_sink.reference.storage.segmented_log import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
@@ -91,10 +90,10 @@ async def test_changes_of_acls_at_the_same_time_build_on_each_other(place: Path 
             catalog.alter_acls(lambda now: now | {other}),
             catalog.alter_acls(lambda now: now | {one, other}),
         )
-        assert catalog.acls == (one, other)
+        assert catalog.state.acls == (one, other)
     if place is not None:
         async with opened(place) as catalog:
-            assert catalog.acls == (one, other)
+            assert catalog.state.acls == (one, other)
 
 
 async def test_deleted_records_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monke
                 await catalog.allocate_producer_ids()
             with pytest.raises(OSError, match="no space"):
                 await catalog.alter_acls(lambda _: {ACL})
-        assert (catalog.topic("orders"), catalog.acls) == (None, ())
+        assert (catalog.topic("orders"), catalog.state.acls) == (None, ())
         assert await catalog.create_topic("orders", 1) is not None
         assert await catalog.allocate_producer_ids() == range(1000)
 
@@ -169,7 +168,7 @@ async def test_keeping_needs_the_finalized_level_and_nothing_is_changed_without(
     async with opened(tmp_path, BrokerProperties()) as catalog:
         await catalog.set_transaction_version(2)
     async with opened(tmp_path, keeping) as catalog:
-        assert catalog.transaction_version == 2
+        assert catalog.state.transaction_version == 2
 
 
 async def test_a_directory_belongs_to_one_node_and_one_process(tmp_path: Path) -> None:

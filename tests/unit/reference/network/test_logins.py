@@ -15,8 +15,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.listeners import Users
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties, Users
 from spark_2pc_sink.reference.network.connection import server_context
 from spark_2pc_sink.reference.network.sasl import SaslRefusedError, ScramExchange
 from tests.unit.reference.net import METADATA_VERSION, Client, ask_whoami, metadata, metadata_request, serving, whoami

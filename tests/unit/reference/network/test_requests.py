@@ -14,14 +14,17 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
+from spark_2pc_sink.reference.handlers.cluster import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.connection import SCRATCH_BYTES, RequestReader
 from spark_2pc_sink.reference.network.request_channel import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
-from spark_2pc_sink.reference.protocol.api import Handler, Handlers, RequestContext, handlers_of
-from spark_2pc_sink.reference.protocol.codec import (
+from spark_2pc_sink.reference.protocol import (
     ENTRIES_MAX,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    Handler,
+    Handlers,
+    RequestContext,
+    handlers_of,
     read_head,
     read_request,
 )

@@ -1,4 +1,4 @@
-"""Codec: frames to requests and responses to frames, by kafka-python's message classes.
+"""Requests and responses of the Kafka protocol, as handlers see them and as bytes, and what marks a handler.
 
 A request is kafka-python's own object; its fields have the names of Kafka's schemas in snake case. Handlers build the
 response classes themselves. Headers are read and written here: the library would copy a whole request for its
@@ -16,22 +16,91 @@ v5 has the client's expected cluster and node (KIP-1242), DeleteGroups v3 a mess
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from types import FunctionType, new_class
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_header import ResponseClassRegistry
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, read_unsigned
 
+#: The principal of a connection without authentication, as Kafka names it.
+ANONYMOUS: Final = "User:ANONYMOUS"
+#: What a principal may do that connects from a host.
+AccessOf: TypeAlias = Callable[[str, str], Access]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestContext:
+    """The client, and the version of its request; ``advertised`` is host and port of its listener in Metadata.
+
+    Produce calls ``appended`` when its records are in the logs, in order, and only their durability is pending: the
+    connection's next Produce may then begin.
+    """
+
+    version: int
+    client_id: str | None = None
+    principal: str = ANONYMOUS
+    access: Access = FULL_ACCESS
+    client_host: str = "/127.0.0.1"
+    advertised: tuple[str, int] = ("127.0.0.1", 9092)
+    appended: Callable[[], None] = lambda: None
+
+
+class RefusedError(Exception):
+    """Refusal of a part of a request: a code, and Kafka's message for it."""
+
+    def __init__(self, code: Code, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+#: Carries out one request. None: no reply is sent (Produce with acks=0). An exception ends the connection without
+#: a reply: `RemoteProtocolError` with one line in the log, others with their traceback.
+HandlerFunction: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any]]
+_Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True)
+class Handler:
+    """One API with its offered versions; one that ``only_reads`` (a waiting Fetch) is cancelled with its client."""
+
+    version_min: int
+    version_max: int
+    function: HandlerFunction
+    only_reads: bool = False
+
+
+#: A family's handlers by API; `request_channel.join` joins them.
+Handlers: TypeAlias = Mapping[Api, Handler]
+
+
+def serves(api: Api, version_min: int, version_max: int, *, only_reads: bool = False) -> Callable[[_Method], _Method]:
+    """Mark a method as the handler of an API in these versions, for `handlers_of`; see `Handler`."""
+
+    def marked(method: _Method) -> _Method:
+        vars(method)["serves"] = api, partial(Handler, version_min, version_max, only_reads=only_reads)
+        return method
+
+    return marked
+
+
+def handlers_of(family: object) -> dict[Api, Handler]:
+    marked = ((name, getattr(method, "serves", None)) for name, method in vars(type(family)).items())
+    return {served[0]: served[1](getattr(family, name)) for name, served in marked if served}
+
+
 _Schema: TypeAlias = dict[str, Any]
-_Patch: TypeAlias = Callable[[_Schema], None]
 
 
 def _named(fields: list[_Schema], name: str) -> _Schema:
@@ -53,16 +122,7 @@ def _add_topic_ids(schema: _Schema) -> None:
     topic.insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+", "ignorable": True})
 
 
-def _add_expected_node(schema: _Schema) -> None:
-    node = {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1}
-    schema["fields"] += [_text_field("ClusterId", 5), node]
-
-
-def _add_messages(schema: _Schema) -> None:
-    _named(schema["fields"], "Results")["fields"].append(_text_field("ErrorMessage", 3))
-
-
-def _newer(known: Any, version: int, patch: _Patch = lambda _schema: None) -> Any:
+def _newer(known: Any, version: int, patch: Callable[[_Schema], None] = lambda _: None) -> Any:
     """The class of a message up to a version that its own class lacks; without ``patch`` that has the same fields."""
 
     def patched(_: type, schema: _Schema) -> _Schema:
@@ -80,10 +140,15 @@ def _newer(known: Any, version: int, patch: _Patch = lambda _schema: None) -> An
 
 TxnOffsetCommitRequest: Final = _newer(producer.TxnOffsetCommitRequest, 6, _add_topic_ids)
 TxnOffsetCommitResponse: Final = _newer(producer.TxnOffsetCommitResponse, 6, _add_topic_ids)
-ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, _add_expected_node)
+_EXPECTED: Final = (_text_field("ClusterId", 5), {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1})
+ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, lambda schema: schema["fields"].extend(_EXPECTED))
 ApiVersionsResponse: Final = _newer(metadata.ApiVersionsResponse, 5)
 DeleteGroupsRequest: Final = _newer(admin.DeleteGroupsRequest, 3)
-DeleteGroupsResponse: Final = _newer(admin.DeleteGroupsResponse, 3, _add_messages)
+DeleteGroupsResponse: Final = _newer(
+    admin.DeleteGroupsResponse,
+    3,
+    lambda schema: _named(schema["fields"], "Results")["fields"].append(_text_field("ErrorMessage", 3)),
+)
 
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")
@@ -111,15 +176,13 @@ REQUESTS: Final[dict[int, Any]] = {
 } | {each.API_KEY: each for each in (TxnOffsetCommitRequest, ApiVersionsRequest, DeleteGroupsRequest)}
 
 
-@dataclass(frozen=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     api_key: int
     version: int
     correlation_id: int
 
 
-@dataclass(frozen=True)
-class ApiRequest:
+class ApiRequest(NamedTuple):
     head: RequestHead
     client_id: str | None
     body: Any
@@ -197,7 +260,11 @@ def _skip_tags(view: memoryview, position: int) -> int:
     return position
 
 
-def write_response(response: Any, correlation_id: int, *, version: int) -> tuple[bytes, bytes | bytearray]:
+#: The bytes of a reply: length and header, then the body.
+Reply: TypeAlias = tuple[bytes, bytes | bytearray]
+
+
+def write_response(response: Any, correlation_id: int, *, version: int) -> Reply:
     """Encode a response: length and header, then the body, which may be long and is not copied again."""
     body: bytes | bytearray = response.encode(version=version)
     tags = b"\x00" if response.API_KEY != _API_VERSIONS and response.flexible_version_q(version) else b""

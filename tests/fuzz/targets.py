@@ -22,6 +22,7 @@ from spark_2pc_sink.options.settings import options_of, value_of_text
 from spark_2pc_sink.options.sink import SinkOptions
 from spark_2pc_sink.options.sql_text import bare_statements, transaction_command
 from spark_2pc_sink.reference.config.properties import BrokerProperties, Users, parse_assignments
+from spark_2pc_sink.reference.groups.store import decode_group, decode_offset
 from spark_2pc_sink.reference.internal_topics import TransactionLogKey, TransactionLogValue, decode, decode_value
 from spark_2pc_sink.reference.metadata.catalog_state import read_checked
 from spark_2pc_sink.reference.network.connection import RequestReader

@@ -12,8 +12,7 @@ from spark_2pc_sink.kafka.record_encoder import partition_for_key
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.wire.batch_format import record_content
-from spark_2pc_sink.wire.record_batch import PlacedBatch, combine_digests, format_digest
-from spark_2pc_sink.wire.record_list import encode_listed_batches
+from spark_2pc_sink.wire.record_batch import PlacedBatch, combine_digests, encode_listed_batches, format_digest
 
 #: Types of a record's key and value.
 Content: TypeAlias = bytes | str | None

@@ -33,8 +33,7 @@ from spark_2pc_sink.sink.records.record_forwarder import (
 from spark_2pc_sink.sink.records.topics import TopicFacts
 from spark_2pc_sink.wire.batch_format import record_content
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import EncodedBatch, combine_digests
-from spark_2pc_sink.wire.record_list import RECORD_BYTES, encode_listed_batches
+from spark_2pc_sink.wire.record_batch import RECORD_BYTES, EncodedBatch, combine_digests, encode_listed_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

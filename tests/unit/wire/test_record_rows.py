@@ -35,19 +35,17 @@ from spark_2pc_sink.wire.batch_format import (
     record_content,
 )
 from spark_2pc_sink.wire.record_batch import (
+    COMPRESSED_BYTES_MIN,
+    RECORD_BYTES,
     Compression,
     batch_digest,
     combine_digests,
-    encode_sections,
-    encode_unassigned_batch,
-    format_digest,
-)
-from spark_2pc_sink.wire.record_list import (
-    COMPRESSED_BYTES_MIN,
-    RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
     encode_listed_batches,
+    encode_sections,
+    encode_unassigned_batch,
+    format_digest,
 )
 from spark_2pc_sink.wire.row_bytes import (
     chosen_rows,

@@ -35,8 +35,7 @@ from spark_2pc_sink.sink.records.record_side import (
 )
 from spark_2pc_sink.wire.batch_format import Record
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import assign_producer
-from spark_2pc_sink.wire.record_list import encode_listed_batch
+from spark_2pc_sink.wire.record_batch import assign_producer, encode_listed_batch
 from tests.unit.kafka.support import PAIR
 
 ONE, TWO = "1" * 32, "2" * 32

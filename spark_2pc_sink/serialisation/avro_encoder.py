@@ -23,10 +23,12 @@ from spark_2pc_sink.serialisation.columns import (
     text_bytes,
     without_nulls,
 )
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, Varints, binary_layout
-from spark_2pc_sink.wire.batch_format import encode_varint
-from spark_2pc_sink.wire.row_bytes import (
+from spark_2pc_sink.wire.arrow_layout import (
+    ArrowColumn,
+    Int64Array,
     Piece,
+    Varints,
+    binary_layout,
     chosen_rows,
     fixed_rows,
     grouped_rows,
@@ -34,6 +36,7 @@ from spark_2pc_sink.wire.row_bytes import (
     spread_rows,
     varint_rows,
 )
+from spark_2pc_sink.wire.batch_format import encode_varint
 
 _NULLS: Final = ("null", {"type": "null"})
 #: The varints of the branches of a union of two.

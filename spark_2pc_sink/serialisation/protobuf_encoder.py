@@ -14,13 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_2pc_sink.serialisation.columns import check_full, elements, entries, floats, integers, text_bytes
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array, Varints, binary_layout
-from spark_2pc_sink.wire.row_bytes import (
+from spark_2pc_sink.wire.arrow_layout import (
+    ArrowColumn,
+    BoolArray,
+    Int64Array,
     Piece,
+    Varints,
+    binary_layout,
     fixed_rows,
     grouped_rows,
     joined_rows,
-    row_sizes,
     spread_rows,
     varint_rows,
 )
@@ -186,5 +189,4 @@ def _of_numbers(*fields: Int64Array) -> list[Piece]:
     pieces = [
         Single("", number, "int64", presence=False).pieces(pa.array(field)) for number, field in enumerate(fields, 1)
     ]
-    body = joined_rows([piece for parts in pieces for piece in parts], len(fields[0]))
-    return [_varints(row_sizes(body)), body]
+    return _prefixed(joined_rows([piece for parts in pieces for piece in parts], len(fields[0])))

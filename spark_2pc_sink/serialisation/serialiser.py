@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from spark_2pc_sink.serialisation.avro_encoder import AvroEncoder
 from spark_2pc_sink.serialisation.columns import NotEncodableError, without_nulls
 from spark_2pc_sink.serialisation.protobuf_encoder import Message
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, joined_rows, spread_rows
 from spark_2pc_sink.wire.batch_format import encode_varint
-from spark_2pc_sink.wire.row_bytes import joined_rows, spread_rows
 
 _MAGIC = 0
 

@@ -19,7 +19,7 @@ from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.rows.value_checks import Check, text_bytes
-from spark_2pc_sink.wire.row_bytes import fixed_rows, grouped_rows, joined_rows
+from spark_2pc_sink.wire.arrow_layout import fixed_rows, grouped_rows, joined_rows
 
 if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn

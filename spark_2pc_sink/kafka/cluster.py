@@ -21,11 +21,10 @@ from spark_2pc_sink.kafka.connection import API_VERSIONS
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import RequestTemplate
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaPart, KafkaResponse, describe_error
 
 _log = sink_log(__name__)
 
@@ -192,7 +191,7 @@ class Cluster(BrokerConnections):
             if attempt:
                 deadline.pause()
             found = {topic.name: topic for topic in self.refresh(wanted, deadline).topics}
-            if len(found) == len(wanted) and all(map(responses.topic_exists, found.values())):
+            if len(found) == len(wanted) and all(map(messages.topic_exists, found.values())):
                 break
             for topic in found.values():
                 if topic.error_code in _TOPIC_REFUSALS:
@@ -200,7 +199,7 @@ class Cluster(BrokerConnections):
         for topic in found.values():
             if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
-        return {name: topic for name, topic in found.items() if responses.topic_exists(topic)}
+        return {name: topic for name, topic in found.items() if messages.topic_exists(topic)}
 
     def topic_id(self, topic: str) -> str:
         """A topic's id in the newest answer about it; '' if the broker has none (KIP-516)."""
@@ -242,7 +241,7 @@ class Cluster(BrokerConnections):
         """
         node_id = self.any_node(deadline)
         request = messages.find_coordinators_request(transactional_ids)
-        answers = responses.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
+        answers = messages.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
         found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
         known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
         if not {*known.values()} <= {*self.node_ids(deadline)}:
@@ -294,7 +293,7 @@ class Cluster(BrokerConnections):
         if isinstance(node_id, str) and (connection := self._connections.pop(node_id, None)) is not None:
             connection.close(ConnectionResetError("no longer needed"))  # it has a node id now, which is connected to
         for topic in reply.topics:
-            self._topic_ids[topic.name] = responses.topic_id(topic)
+            self._topic_ids[topic.name] = messages.topic_id(topic)
             for part in topic.partitions:
                 key = TopicPartition(topic.name, part.partition_index)
                 if part.leader_id >= 0:

@@ -13,11 +13,9 @@ from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, u
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
-from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.framed_request import RequestTemplate
-from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel
-from spark_2pc_sink.wire.responses import KafkaPart
+from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaPart, describe_error
 
 #: After these the leader is looked up again. The last one is returned right after a leader change: until the new
 #: leader's high watermark has reached the start of its leadership it reports no end offset (KIP-207).
@@ -76,7 +74,7 @@ def ask_leader(cluster: Cluster, partition: TopicPartition, request: RequestTemp
         if node_id is None:
             raise NodeUnavailableError("the partition has no leader")
         try:
-            found = responses.by_partition(cluster.request(node_id, request, deadline))[partition]
+            found = messages.by_partition(cluster.request(node_id, request, deadline))[partition]
         except NodeUnavailableError:
             cluster.leaders.pop(partition, None)
             raise
@@ -128,7 +126,7 @@ def ask_leaders(
         if leader is not None:
             led[leader].append(partition)
     answers = cluster.request_at_once({leader: request_for(each) for leader, each in led.items()}, deadline)
-    parts = (item for answer in answers.values() for item in responses.by_partition(answer).items())
+    parts = (item for answer in answers.values() for item in messages.by_partition(answer).items())
     return {partition: part for partition, part in parts if part.error_code == Code.NONE}
 
 
@@ -148,7 +146,7 @@ def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimit
     """A topic's limits, as far as our permissions show them."""
     sizes, timestamps, cleanup = ("max.message.bytes", "segment.bytes"), "message.timestamp.type", "cleanup.policy"
     request = messages.describe_configs_request(ConfigResource.TOPIC, topic, [*sizes, timestamps, cleanup])
-    found = responses.config_values(cluster.call(request, deadline), topic)
+    found = messages.config_values(cluster.call(request, deadline), topic)
     if found is None:
         return UNKNOWN_LIMITS
     given = [(int(value), name) for name in sizes if (value := found.get(name)) is not None]

@@ -27,7 +27,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_small
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
 
@@ -169,7 +169,7 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         brokers=len(nodes),
         transaction_version=features.transaction_version,
         offers_two_phase=offers,
-        configs=responses.config_values(answer, str(nodes[0])),
+        configs=messages.config_values(answer, str(nodes[0])),
         id_allowed=id_allowed,
         topics=known,
         trial=try_transaction(cluster, f"{transactional_id}{TRIAL}", writable) if id_allowed and writable else None,
@@ -184,7 +184,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
     answer = cluster.call(messages.metadata_request(names, operations=True), cluster.deadline())
     for found in sorted(answer.topics, key=lambda topic: topic.name):
         name = found.name
-        if not responses.topic_exists(found):
+        if not messages.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
             facts.append(CheckedTopic(name, there=refused, allowed=not refused))
             continue
@@ -197,7 +197,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
                 leaderless=sum(part.leader_id < 0 for part in found.partitions),
                 replicas=min(len(part.replica_nodes) for part in found.partitions),
                 operations=frozenset(found.authorized_operations or ()),
-                configs=responses.config_values(cluster.call(configs, cluster.deadline()), name),
+                configs=messages.config_values(cluster.call(configs, cluster.deadline()), name),
             )
         )
     return tuple(facts)

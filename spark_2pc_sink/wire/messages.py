@@ -1,4 +1,4 @@
-"""All Kafka requests of this package except Produce and EndTxn (see `framed_request`), and the answers, by kafka-python.
+"""Kafka's messages by kafka-python: all requests except Produce and EndTxn (see `framed_request`), and the answers.
 
 For each API there is a function ``<api>_request``. Callers read the fields of answers directly: kafka-python's objects
 have the names of Kafka's message definitions, in Python's spelling (``error_code``, ``current_txn_start_offset``). An

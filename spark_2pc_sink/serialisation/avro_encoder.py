@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_2pc_sink.serialisation.columns import (
+from spark_2pc_sink.serialisation.serialiser import (
     check_full,
     elements,
     entries,

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.serialisation.avro_encoder import AvroEncoder, null_branch
-from spark_2pc_sink.serialisation.columns import NoSchemaError, joined_path
+from spark_2pc_sink.serialisation.serialiser import NoSchemaError, joined_path
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The Avro types that hold all values of a Spark type, that of a derived schema first: (type, logical type).

@@ -30,7 +30,6 @@ from spark_2pc_sink.serialisation.avro_schema import (
     parsed_schema,
     record_name,
 )
-from spark_2pc_sink.serialisation.columns import NoSchemaError
 from spark_2pc_sink.serialisation.protobuf_schema import (
     TYPES as PROTOBUF_TYPES,
     compiled_message,
@@ -39,7 +38,7 @@ from spark_2pc_sink.serialisation.protobuf_schema import (
     message_indexes,
     protobuf_encoder,
 )
-from spark_2pc_sink.serialisation.serialiser import Serialiser, header
+from spark_2pc_sink.serialisation.serialiser import NoSchemaError, Serialiser, header
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

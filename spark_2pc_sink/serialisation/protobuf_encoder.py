@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.serialisation.columns import check_full, elements, entries, floats, integers, text_bytes
+from spark_2pc_sink.serialisation.serialiser import check_full, elements, entries, floats, integers, text_bytes
 from spark_2pc_sink.wire.arrow_layout import (
     ArrowColumn,
     BoolArray,

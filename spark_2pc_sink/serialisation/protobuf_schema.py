@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.serialisation.columns import NoSchemaError, joined_path
 from spark_2pc_sink.serialisation.protobuf_encoder import (
     DATE,
     TIMESTAMP,
@@ -24,6 +23,7 @@ from spark_2pc_sink.serialisation.protobuf_encoder import (
     Single,
     ValueType,
 )
+from spark_2pc_sink.serialisation.serialiser import NoSchemaError, joined_path
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor

@@ -22,7 +22,7 @@ import xxhash
 from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
-from spark_2pc_sink.serialisation.columns import NotEncodableError
+from spark_2pc_sink.serialisation.serialiser import NotEncodableError
 from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import key_values

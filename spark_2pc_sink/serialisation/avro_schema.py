@@ -77,11 +77,6 @@ def parsed_schema(text: str) -> Any:
         raise NoSchemaError("", f"the schema is not an Avro schema: {error}", "correct it") from error
 
 
-def record_name(schema: Any) -> str | None:
-    """The full name of a record's schema from `parsed_schema`; None for any other."""
-    return schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
-
-
 def avro_encoder(kind: DataType, schema: Any) -> AvroEncoder:
     """The encoder of a Spark type by a schema from `parsed_schema`; refuses one that cannot represent some values."""
     _check_fits(kind, schema, "")

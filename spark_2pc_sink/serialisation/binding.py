@@ -28,7 +28,6 @@ from spark_2pc_sink.serialisation.avro_schema import (
     avro_encoder,
     derived_schema,
     parsed_schema,
-    record_name,
 )
 from spark_2pc_sink.serialisation.protobuf_schema import (
     TYPES as PROTOBUF_TYPES,
@@ -58,7 +57,11 @@ class Registry:
         self.options: SchemaRegistryOptions = options
         with extra(schema_format):
             self._library: Any = importlib.import_module("confluent_kafka.schema_registry")
-            self._http: Any = _http_library()
+            # The HTTP library of confluent-kafka: httpx2 from 2.16 on, httpx before.
+            try:
+                self._http: Any = importlib.import_module("httpx2")
+            except ModuleNotFoundError:
+                self._http = importlib.import_module("httpx")
         # With new_client, an in-memory test registry can be used (mock://).
         self._client: SchemaRegistryClient = self._library.SchemaRegistryClient.new_client(dict(options.client))
 
@@ -117,14 +120,6 @@ class Registry:
             raise SchemaRegistryError(url=where, operation=operation, detail=detail) from error
 
 
-def _http_library() -> Any:
-    """The HTTP library of confluent-kafka: httpx2 from 2.16 on, httpx before."""
-    try:
-        return importlib.import_module("httpx2")
-    except ModuleNotFoundError:
-        return importlib.import_module("httpx")
-
-
 def _refused(rule: str, remedy: str) -> ConfigurationError:
     return refused("schema_registry", "***", rule, remedy)
 
@@ -165,8 +160,9 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
         return _bound(request, kind, registry)
     except NoSchemaError as error:
         cast = f"CAST({request.expression} AS {_type_with_schema(kind, request.format)})"
+        rule = f"field {error.path!r}: {error.rule}" if error.path else error.rule
         remedy = error.remedy or f"convert it: {request.part}={cast!r}"
-        raise refused(f"{request.part}_format", request.format, error.sentence, remedy) from error
+        raise refused(f"{request.part}_format", request.format, rule, remedy) from error
 
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
@@ -266,7 +262,8 @@ def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str |
     """The name of a schema's record or message, if any, its encoder, and Protobuf's message indexes."""
     if request.format == "avro":
         schema = parsed_schema(text)
-        return record_name(schema), avro_encoder(kind, schema), None
+        name = schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
+        return name, avro_encoder(kind, schema), None
     assert isinstance(kind, StructType)
     message = compiled_message(text, request.name)
     return message.full_name, protobuf_encoder(kind, message), message_indexes(message)

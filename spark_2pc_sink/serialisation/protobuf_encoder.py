@@ -1,19 +1,20 @@
 """The Protobuf encoder: encodes Arrow columns as messages, all rows at once.
 
 Fields are ordered by number, as the runtimes write them, and map entries by key. `protobuf_schema` has compared their
-types with the columns'; each class here is one kind of field.
+types with the columns'; `Single`, `Repeated` and `Map` are the kinds of fields. The pieces of a field include its tags;
+a null omits the field, if the field can represent that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.serialisation.serialiser import check_full, elements, entries, floats, integers, text_bytes
+from spark_2pc_sink.serialisation.serialiser import Encoder, check_full, elements, entries, floats, integers, text_bytes
 from spark_2pc_sink.wire.arrow_layout import (
     ArrowColumn,
     BoolArray,
@@ -46,7 +47,7 @@ _PLAIN_SCALE_MAX: Final = 6
 class Message:
     """A message: the column of each field, in the order of their numbers. Can be pickled."""
 
-    fields: tuple[tuple[str, Field], ...] = ()
+    fields: tuple[tuple[str, Encoder], ...] = ()
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         return [piece for name, field in self.fields for piece in field.pieces(column.field(name))]
@@ -98,13 +99,6 @@ def _nonzero(kind: ValueType, column: ArrowColumn) -> BoolArray:
         # The text of a decimal is never empty, and a message has presence.
         there = np.ones(len(column), bool)
     return there
-
-
-class Field(Protocol):
-    """One field of a message. Can be pickled."""
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each row's field, tags included; a null omits the field, if the field can represent that."""
 
 
 @dataclass(frozen=True)

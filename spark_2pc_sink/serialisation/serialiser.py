@@ -49,10 +49,6 @@ class NoSchemaError(Exception):
     rule: str
     remedy: str = ""
 
-    @property
-    def sentence(self) -> str:
-        return f"field {self.path!r}: {self.rule}" if self.path else self.rule
-
 
 def joined_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
@@ -119,7 +115,10 @@ def floats(column: ArrowColumn, kind: str) -> npt.NDArray[Any]:
 
 
 class Encoder(Protocol):
-    def pieces(self, column: ArrowColumn) -> list[Piece]: ...
+    """A schema, or a field of a message. Can be pickled."""
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """The pieces of each row's encoding."""
 
 
 @dataclass(frozen=True)

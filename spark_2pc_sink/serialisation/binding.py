@@ -23,12 +23,7 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.serialisation.avro_schema import (
-    TYPES as AVRO_TYPES,
-    avro_encoder,
-    derived_schema,
-    parsed_schema,
-)
+from spark_2pc_sink.serialisation.avro_schema import TYPES as AVRO_TYPES, avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.protobuf_schema import (
     TYPES as PROTOBUF_TYPES,
     compiled_message,

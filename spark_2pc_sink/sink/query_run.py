@@ -24,7 +24,6 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, Sides
 from spark_2pc_sink.sink.driver.on_decide import run_on_decide
@@ -37,6 +36,7 @@ from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch, TaskJobs
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.records.record_side import RecordSide
+from spark_2pc_sink.sink.rows.row_sql import identity_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,14 +13,8 @@ from pyspark.sql import Window, functions as F
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
-from spark_2pc_sink.sink.bad_rows.bad_row import (
-    IDENTITY,
-    NUMBER,
-    BadRow,
-    BadRows,
-    LookedUpRow,
-)
-from spark_2pc_sink.sink.bad_rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, BadRow, BadRows, LookedUpRow
+from spark_2pc_sink.sink.rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:

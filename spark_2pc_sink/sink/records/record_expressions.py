@@ -13,17 +13,10 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest, refused
 from spark_2pc_sink.serialisation.serialiser import Serialiser
-from spark_2pc_sink.sink.records.record_columns import (
-    ARROW_TEXT_TYPES,
-    BYTES_TYPES,
-    KEY,
-    PARTS,
-    VALUE,
-    key_expressions,
-)
+from spark_2pc_sink.sink.records.record_columns import ARROW_TEXT_TYPES, BYTES_TYPES, KEY, PARTS, VALUE, key_expressions
 from spark_2pc_sink.sink.records.record_json import NESTED, WHOLE_ROW, JsonField, json_fields, made_sql
 from spark_2pc_sink.sink.rows.copy_encoder import OWN_PREFIX
-from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, json_sql, parts_of
+from spark_2pc_sink.sink.rows.row_sql import guarded, guarded_sql, json_sql, parts_of
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
@@ -121,7 +114,7 @@ class RecordExpressions:
         json: columns from which tasks build the value themselves; None if Spark builds it.
         json_made: columns that Spark computes for `json`.
         key_column: the table column that is the key, or whose text is, if tasks take it from there.
-        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`text_guards`).
+        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`row_sql`).
         tombstone: True if the record has no value; None if all have one.
         delete: True if the row deletes the table row with its key; None if no row deletes.
         unchanged: condition by table column, true if the row carries no value for it.

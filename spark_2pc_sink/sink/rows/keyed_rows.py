@@ -20,8 +20,7 @@ from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import identifiers
 from spark_2pc_sink.sink.rows.column_plan import BYTE_ORDERED
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.rows.refused_rows import refused_rows
-from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error
+from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, refused_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

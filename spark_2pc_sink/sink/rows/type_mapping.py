@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
-from spark_2pc_sink.sink.rows.text_guards import TEXTS, json_sql
+from spark_2pc_sink.sink.rows.row_sql import TEXTS, json_sql
 from spark_2pc_sink.sink.rows.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,

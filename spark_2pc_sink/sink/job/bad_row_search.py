@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.job.spark_batch import TaskJobs
     from spark_2pc_sink.sink.job.task_plan import TaskPlan, TaskResults
-    from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
+    from spark_2pc_sink.sink.records.record_side import RecordForwarder
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt
 

@@ -46,8 +46,13 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import LaneTables
     from spark_2pc_sink.sink.job.task_plan import TaskReceipt
-    from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
-    from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
+    from spark_2pc_sink.sink.records.record_side import (
+        DeadLetterRecords,
+        Forwarded,
+        KnownTopics,
+        RecordForwarder,
+        RecordSide,
+    )
     from spark_2pc_sink.sink.report import WrittenRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt

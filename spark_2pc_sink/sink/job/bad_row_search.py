@@ -17,8 +17,7 @@ from pyspark.sql import Window, functions as F
 from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import ConstraintError, RecordRefusedError, RecordTooLargeError, UnstorableValueError
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, unpack_rows
-from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, SiftedPart, TableSift, unpack_rows
 from spark_2pc_sink.sink.job.lane_columns import packed_name
 from spark_2pc_sink.sink.job.search_task import SearchPlan, run_search_task
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN

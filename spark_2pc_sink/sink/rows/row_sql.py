@@ -181,24 +181,20 @@ def _joined(parts: list[str]) -> str:
 
 def _encoded(sql: str, kind: DataType, column: str, depth: int = 0) -> str:
     """Text of a value, or `_NULL`; other texts begin with an equals sign, and structures are enclosed in brackets."""
-    text = _text(sql, kind, column, depth)
-    return f"if(({sql}) IS NULL, {_NULL}, concat('=', {text}))"
-
-
-def _text(sql: str, kind: DataType, column: str, depth: int) -> str:
-    form = _FORMS.get(type(kind).__name__)
-    if form is not None:
-        return form.format(sql)
-    if isinstance(kind, StructType):
+    if (form := _FORMS.get(type(kind).__name__)) is not None:
+        text = form.format(sql)
+    elif isinstance(kind, StructType):
         fields = [_encoded(f"{sql}.{quoted(part.name)}", part.dataType, column, depth) for part in kind.fields]
-        return f"concat('(', {_joined(fields)}, ')')"
-    if isinstance(kind, ArrayType):
-        return _elements(sql, kind.elementType, column, depth)
-    if isinstance(kind, MapType):
+        text = f"concat('(', {_joined(fields)}, ')')"
+    elif isinstance(kind, ArrayType):
+        text = _elements(sql, kind.elementType, column, depth)
+    elif isinstance(kind, MapType):
         entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
-        return _elements(f"map_entries({sql})", entry, column, depth)
-    rule = f"the sink cannot compare values of type {kind.simpleString()}"
-    raise _refused(column, rule, "convert it before the sink, or leave it out")
+        text = _elements(f"map_entries({sql})", entry, column, depth)
+    else:
+        rule = f"the sink cannot compare values of type {kind.simpleString()}"
+        raise _refused(column, rule, "convert it before the sink, or leave it out")
+    return f"if(({sql}) IS NULL, {_NULL}, concat('=', {text}))"
 
 
 def _elements(sql: str, kind: DataType, column: str, depth: int) -> str:
@@ -254,15 +250,12 @@ def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
     if isinstance(kind, ArrayType):
         return f"transform({sql}, {element} -> {_shown(element, kind.elementType, depth + 1)})"
     if isinstance(kind, MapType):
-        key = _shown_key(f"{element}.key", kind.keyType, depth + 1)
+        key = _shown(f"{element}.key", kind.keyType, depth + 1)
+        # to_json would use the text of Java's internal representation.
+        if isinstance(kind.keyType, (StructType, ArrayType)):
+            key = f"to_json({key}, map({_JSON_NULLS}))"
+        elif isinstance(kind.keyType, BinaryType):
+            key = f"base64({element}.key)"
         value = _shown(f"{element}.value", kind.valueType, depth + 1)
         return f"map_from_entries(transform(map_entries({sql}), {element} -> struct({key}, {value})))"
     return sql
-
-
-def _shown_key(sql: str, kind: DataType, depth: int) -> str:
-    """SQL for a map key, for which to_json would use the text of Java's internal representation."""
-    shown = _shown(sql, kind, depth)
-    if isinstance(kind, (StructType, ArrayType)):
-        return f"to_json({shown}, map({_JSON_NULLS}))"
-    return f"base64({sql})" if isinstance(kind, BinaryType) else shown

@@ -231,7 +231,8 @@ class TableRows(ABC):
             if changed is not None:
                 raise altered_error(f"column {changed}")
             if plan.casts:
-                self._cursor.execute(_texts_ddl(plan))
+                columns = ", ".join(f"{quote_identifier(each.name)} {each.copied_type}" for each in plan.copied)
+                self._cursor.execute(f"CREATE TEMPORARY TABLE {_texts(plan)} ({columns}) ON COMMIT DROP")
         # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
         self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
@@ -301,7 +302,6 @@ class TableRows(ABC):
             )
 
     def _refused(self, detail: str) -> ConstraintError:
-        """An error that no constraint caused."""
         return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
 
 
@@ -330,11 +330,6 @@ class AppendedRows(TableRows):
 def _texts(plan: ColumnPlan) -> TableName:
     """The staging table for rows if some columns are copied as text."""
     return TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
-
-
-def _texts_ddl(plan: ColumnPlan) -> str:
-    columns = ", ".join(f"{quote_identifier(column.name)} {column.copied_type}" for column in plan.copied)
-    return f"CREATE TEMPORARY TABLE {_texts(plan)} ({columns}) ON COMMIT DROP"
 
 
 def _cast_statement(plan: ColumnPlan, table: TableName) -> str:

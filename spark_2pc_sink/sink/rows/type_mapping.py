@@ -221,19 +221,9 @@ def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
     return Storage(checks=(ValidText(), TextWithoutNul(), exact), cast=True)
 
 
-def _cast_months(_: DataType, column: TargetColumn) -> Storage | None:
-    fields, __ = _interval_limits(column)
-    return Storage(cast=True) if fields != _YEARS else None
-
-
 def _timestamp(_: DataType, column: TargetColumn) -> Storage:
     checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX),)
     return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
-
-
-def _time(_: DataType, column: TargetColumn) -> Storage:
-    # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
-    return Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS))
 
 
 def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
@@ -289,9 +279,12 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
     ("DateType", "date"): _DATE,
     ("TimestampType", "timestamptz"): _timestamp,
     ("TimestampNTZType", "timestamp"): _timestamp,
-    ("TimeType", "time"): _time,
+    # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
+    ("TimeType", "time"): lambda _, column: Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS)),
     ("DayTimeIntervalType", "interval"): _interval,
-    ("YearMonthIntervalType", "interval"): _cast_months,
+    ("YearMonthIntervalType", "interval"): lambda _, column: (
+        None if _interval_limits(column)[0] == _YEARS else Storage(cast=True)
+    ),
     ("CalendarIntervalType", "interval"): _cast_time,
 }
 

@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     BadRow,
     BadRows,
     RefusedRow,
+    SiftedPart,
     canonical_json,
     find_refused,
     name_of,
@@ -27,7 +28,6 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     try_again,
     unpack_rows,
 )
-from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
     DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,

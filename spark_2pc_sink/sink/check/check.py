@@ -7,31 +7,34 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from jdbc_state import SchemaReport, SqlStateStore
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
-from spark_2pc_sink.options import CommonOptions, RecoveryOptions
+from spark_2pc_sink.options import CommonOptions, RecoveryOptions, SinkOptions
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.outputs import Rows
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.recover_command import sink_flags
+from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.check.findings import EXECUTORS, CheckReport, Finding
-from spark_2pc_sink.sink.check.kafka_side import is_durable, kafka_findings, minutes, query_brokers, timeout_ms
+from spark_2pc_sink.sink.check.kafka_side import (
+    KafkaFacts,
+    is_durable,
+    kafka_findings,
+    minutes,
+    query_brokers,
+    timeout_ms,
+)
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from sqlalchemy import Connection
-
-    from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.options.outputs import Rows
-    from spark_2pc_sink.recovery.report import RecoveryReport
-    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts
 
 
 # --- PostgreSQL: read-only queries ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -23,16 +23,13 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions, SinkOptions
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_small
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.options import SinkOptions
 
 #: Never allocated by a broker: producer ids are counted up from 0, in blocks (KIP-730).
 _UNUSED_PRODUCER: Final = ProducerIdAndEpoch(2**63 - 1, 0)

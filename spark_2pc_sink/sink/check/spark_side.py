@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import EXECUTORS, Finding
@@ -23,12 +24,6 @@ from spark_2pc_sink.sink.job.session_facts import has_other_python, session_fact
 from spark_2pc_sink.sink.job.table_loader import TableLoader
 from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-    from spark_2pc_sink.options import SinkOptions
 
 
 def rows_with(schema: StructType | str) -> DataFrame:

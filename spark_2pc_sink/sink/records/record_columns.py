@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
+if TYPE_CHECKING:
     from spark_2pc_sink.options.outputs import Part
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 
 TOPIC = "_2pc_topic"

@@ -6,28 +6,23 @@ Everything here is lazy: plans are built, never run.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, StructType
+
+from spark_2pc_sink.options import Lane
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest, refused
 from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.records.record_columns import ARROW_TEXT_TYPES, BYTES_TYPES, KEY, PARTS, VALUE, key_expressions
 from spark_2pc_sink.sink.records.record_json import NESTED, WHOLE_ROW, JsonField, json_fields, made_sql
+from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import OWN_PREFIX
 from spark_2pc_sink.sink.rows.row_sql import guarded, guarded_sql, json_sql, parts_of
 from spark_2pc_sink.sink.spark_sql import literal, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
-
-    from spark_2pc_sink.options import Lane
-    from spark_2pc_sink.sink.rows.catalog import TargetTable
-
 
 #: Types that `json_sql` converts as Spark's to_json does: all but timestamps, and types of later versions.
 _SAME_IN_TABLES: Final = frozenset(

@@ -13,22 +13,17 @@ determine the treatment of its nulls are left to Spark as a whole.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DecimalType
+from pyspark.sql.types import DataType, DecimalType, StructType
 
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.wire.arrow_layout import Int64Array, as_binary, binary_array, binary_layout, join_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql.types import DataType, StructType
-
 
 # Four-digit years: Arrow's casts write them like Java, and all texts of a column have the same length.
 _DAYS: Final = (-719_162, 2_932_896)

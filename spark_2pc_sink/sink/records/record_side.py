@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from spark_2pc_sink.clock import now_ms
+from spark_2pc_sink.clock import Clock, now_ms
 from spark_2pc_sink.errors import (
     ConfigurationError,
+    DataError,
     LocalProtocolError,
     RecordRefusedError,
     RecordTooLargeError,
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
+from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES, PartitionReceipt
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offsets, topic_limits
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import TopicLimits, partition_for_key, records_bytes_max
+from spark_2pc_sink.options import KafkaOptions, SinkOptions
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.bad_rows.bad_row import canonical_json
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, write_answer
-from spark_2pc_sink.sink.stream.attempt_input import Ended
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Ended, Released
 from spark_2pc_sink.sink.stream.background_task import BackgroundTask
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.wire.batch_format import record_content
@@ -42,18 +46,6 @@ from spark_2pc_sink.wire.record_batch import (
     combine_digests,
     encode_listed_batches,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.errors import DataError
-    from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
-    from spark_2pc_sink.options import KafkaOptions, SinkOptions
-    from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
-    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
-
 
 #: Topics that brokers write themselves: clients may not write there (Kafka: ``Topic.INTERNAL_TOPICS``).
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})

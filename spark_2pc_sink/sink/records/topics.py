@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.kafka.record_encoder import TopicLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True)

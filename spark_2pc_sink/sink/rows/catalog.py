@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sqlalchemy import Connection
+
+from jdbc_state.connections import Database
+from spark_2pc_sink.options import Rows, SinkOptions
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
     import psycopg2.extensions
-    from sqlalchemy import Connection
-
-    from jdbc_state.connections import Database
-    from spark_2pc_sink.options import Rows, SinkOptions
 
 
 def identifiers(columns: Iterable[str]) -> str:

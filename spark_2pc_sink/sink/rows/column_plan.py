@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+from sqlalchemy import Connection
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import TableName, quote_identifier
@@ -43,10 +44,6 @@ from spark_2pc_sink.sink.rows.type_mapping import (
     storage_of,
 )
 from spark_2pc_sink.sink.spark_sql import quoted
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 #: pg_type.oid of text.
 _TEXT_OID = 25

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,7 @@ from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.rows.value_checks import Check, text_bytes
-from spark_2pc_sink.wire.arrow_layout import fixed_rows, grouped_rows, joined_rows
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, fixed_rows, grouped_rows, joined_rows
 
 #: Prefix of the names of the sink's own columns, which are copied after the table's and not stored.
 OWN_PREFIX: Final = "_2pc_"

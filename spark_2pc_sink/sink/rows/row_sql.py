@@ -10,19 +10,15 @@ one of them is not UTF-8. The checks of text then refuse the row.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.spark_sql import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import DataFrame
-
 
 #: Spark types whose values are texts.
 TEXTS: Final = ("StringType", "CharType", "VarcharType")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import psycopg2
 import psycopg2.errors
 import psycopg2.extensions
+from sqlalchemy import Connection
 
 from jdbc_state.sqlstate import AGAINST_POLICY, INSUFFICIENT_PRIVILEGE, is_retriable
 from jdbc_state.watchdog import cut
@@ -36,17 +37,12 @@ from spark_2pc_sink.sink.rows.catalog import (
     utf8_connection,
 )
 from spark_2pc_sink.sink.rows.copy_encoder import COPY_TRAILER
-from spark_2pc_sink.sink.stream.attempt_input import Ended
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Ended, Released
 from spark_2pc_sink.sink.stream.background_task import BackgroundTask
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sqlalchemy import Connection
-
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
 
 
 #: Signature, flags 0, header extension of 0 bytes.

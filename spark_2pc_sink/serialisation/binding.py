@@ -79,7 +79,6 @@ class Registry:
         return None if found is None else int(found.schema_id)
 
     def register(self, subject: str, text: str, schema_format: str) -> int:
-        """Register a schema with a subject, and return its id."""
         schema = self._schema(text, schema_format)
         with self._asking(f"registering the schema in subject {subject!r}"):
             return int(self._client.register_schema(subject, schema, normalize_schemas=self.options.normalize))

@@ -174,7 +174,6 @@ def _varints(numbers: Int64Array) -> Any:
 
 
 def _prefixed(content: ArrowColumn) -> list[Piece]:
-    """Contents prefixed by their lengths."""
     return [_varints(binary_layout(content).lengths), content]
 
 

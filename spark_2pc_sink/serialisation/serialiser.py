@@ -62,7 +62,6 @@ def without_nulls(column: ArrowColumn) -> tuple[ArrowColumn, BoolArray | None]:
 
 
 def check_full(column: ArrowColumn, path: str, remedy: str) -> None:
-    """Refuse a null."""
     if column.null_count:
         raise NotEncodableError(path, "the schema does not allow null", remedy)
 

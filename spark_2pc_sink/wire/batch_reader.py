@@ -50,7 +50,6 @@ class DecodedBatch(BatchHeader):
     payload: memoryview
 
     def records(self) -> Iterator[Record]:
-        """Decode the records, see `read_records`."""
         return read_records(decompress(self.payload, Compression(self.compression)), self)
 
     @property

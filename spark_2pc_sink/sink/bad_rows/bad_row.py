@@ -162,7 +162,6 @@ class BadRows(dict[str, BadRow]):
         return BadRows(more.values())
 
     def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
-        """The same rows with details looked up in the batch."""
         rows = dict(self)
         for found in looked_up:
             row = rows[found.identity]
@@ -198,7 +197,6 @@ _ROW_BYTES: Final = struct.Struct("!q")
 
 
 def row_names(batch: Any) -> Any:
-    """The columns that name the rows of an Arrow batch."""
     return batch.select([IDENTITY, NUMBER, WINS])
 
 

@@ -119,7 +119,6 @@ def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
 
 
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
-    """Findings about the database."""
     if database.problem:
         yield Finding("database", "problem", database.problem, database.remedy)
         return
@@ -163,7 +162,6 @@ def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
 
 
 def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) -> str:
-    """The paragraph about the guarantee."""
     said = [_promise(options)]
     if options.bad_rows == "dead_letter":
         name = options.dead_letter_name

@@ -138,7 +138,6 @@ class KafkaFacts:
 
 
 def query_brokers(options: SinkOptions, *, timeout_s: int) -> KafkaFacts:
-    """Query the brokers about a sink, with ``timeout_s`` seconds for each request."""
     limit_ms = min(options.kafka.max_block_ms, timeout_s * 1000)
     with Cluster(replace(options.kafka, max_block_ms=limit_ms)) as cluster:
         try:
@@ -253,7 +252,6 @@ def grants_two_phase(kafka: KafkaFacts) -> bool | None:
 
 
 def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]:
-    """Findings about Kafka."""
     if kafka.problem:
         remedy = "correct bootstrap.servers, security.protocol or the login in kafka={...}; or start the brokers"
         yield Finding("brokers", "problem", kafka.problem, remedy)
@@ -361,7 +359,6 @@ def _trial(options: SinkOptions, trial: Trial) -> Finding:
 
 
 def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding]:
-    """Findings for a topic that does not accept transactions."""
     refused = {} if trial is None else trial.refused
     why = refused.get(topic.name, "")
     if not why and (topic.configs or {}).get(DISKLESS) == "true":
@@ -372,7 +369,6 @@ def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding
 
 
 def _dead_letters(topic: CheckedTopic, configs: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Additional requirements for a dead-letter topic."""
     subject, allowed = f"dead-letter topic {topic.name}", int(configs.get(MESSAGE_BYTES) or MESSAGE_BYTES_WANTED)
     raised = f"set {MESSAGE_BYTES}={MESSAGE_BYTES_WANTED} or more"
     if rule := too_small(allowed):

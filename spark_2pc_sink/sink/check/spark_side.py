@@ -47,7 +47,6 @@ def rows_with(schema: StructType | str) -> DataFrame:
 
 
 def schema_findings(options: SinkOptions, batch: DataFrame) -> Iterator[Finding]:
-    """Findings about the schema of a batch, of which no row is read."""
     with closing(SqlStateStore(options.database, options.store_settings())) as store:
         for lane in options.lanes:
             subject = "rows" if lane.rows is None else f"rows of {lane.rows.table}"

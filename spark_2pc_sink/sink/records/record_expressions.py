@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, functions as F
 from pyspark.sql.types import DataType, StructType
 
 from spark_2pc_sink.options import Lane
@@ -142,7 +143,13 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         ConfigurationError: there is no topic, no column is left for the table, or a column has a reserved name.
     """
     names = schema.fieldNames()
-    _check_names([*names, *(() if lane.rows is None else lane.rows.columns or ())])
+    written = () if lane.rows is None else lane.rows.columns or ()
+    # They could be mistaken for the sink's own columns; Spark ignores case.
+    own = next((name for name in (*names, *written) if name.casefold().startswith(OWN_PREFIX)), None)
+    if own is not None:
+        rule = f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns"
+        remedy = f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too"
+        raise refused("columns", own, rule, remedy)
     delete = None if lane.rows is None else lane.rows.delete_when
     unchanged = {} if lane.rows is None else dict(lane.rows.unchanged_when or {})
     if lane.records is None:
@@ -168,15 +175,6 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         unchanged=unchanged,
         formats=options.formats,
     )
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """Refuse names that could be mistaken for the sink's own columns; Spark ignores case."""
-    own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
-    if own is not None:
-        rule = f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns"
-        remedy = f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too"
-        raise refused("columns", own, rule, remedy)
 
 
 def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
@@ -323,8 +321,6 @@ _LAMBDA: Final = re.compile(r"\s*(\w+|\([\w\s,]*\))\s*->")
 
 def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
     """The type of each expression, by one analysis: one each took half a minute at start with 600 columns."""
-    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
-
     for option, sql in named.items():
         if _GENERATOR.search(sql) or _LAMBDA.match(sql):
             type_of(frame, option, sql)
@@ -350,9 +346,6 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     Raises:
         ConfigurationError: it does not parse, or names a missing column; ``option`` contains it.
     """
-    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     if _LAMBDA.match(sql):
         rule = "it is a lambda function, and must have a value for each row"
         raise refused(option, sql, rule, "pass it to a function: transform(names, x -> upper(x))")

@@ -381,11 +381,9 @@ class DeadLetterTopic:
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
-        """The partitions to which a batch's dead letters go."""
         return list(dict.fromkeys(batch.partition for batch in self.encoded(bad_rows, batch_id).batches))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
-        """Encode the dead letters of a batch."""
         if self.name is None or not bad_rows:
             return DeadLetterRecords()
         options, kafka = self._options, self._options.kafka

@@ -82,7 +82,6 @@ _TIMESTAMP_TYPES: Final = ("TimestampType", "TimestampNTZType")
 
 
 def json_sql(source: str, spark_type: DataType) -> str:
-    """Spark SQL for a value as JSON."""
     timestamps = any(type(part).__name__ in _TIMESTAMP_TYPES for part in parts_of(spark_type))
     options = f"{_JSON_NULLS}, {_JSON_TIMESTAMPS}" if timestamps else _JSON_NULLS
     return guarded(f"to_json({source}, map({options}))", [(source, spark_type)])

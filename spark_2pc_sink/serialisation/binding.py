@@ -120,7 +120,6 @@ def _refused(rule: str, remedy: str) -> ConfigurationError:
 
 #: The name of a derived record or message.
 _NAMES = {"key": "Key", "value": "Value"}
-_ADVICE = "Avro and Protobuf schemas describe structs: pass {part}='struct(…)'"
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,8 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
     if not isinstance(kind, StructType) and (request.part == "value" or request.format == "protobuf"):
-        raise NoSchemaError("", f"the {request.part} is {kind.simpleString()}", _ADVICE.format(part=request.part))
+        advice = f"Avro and Protobuf schemas describe structs: pass {request.part}='struct(…)'"
+        raise NoSchemaError("", f"the {request.part} is {kind.simpleString()}", advice)
     if registry.options.latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)

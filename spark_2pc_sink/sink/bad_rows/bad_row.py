@@ -225,6 +225,7 @@ def unpack_rows(content: memoryview) -> Iterator[tuple[Any, bytes]]:
         yield names, reader.read(row_bytes)
 
 
+Item = TypeVar("Item")
 Refusal = TypeVar("Refusal")
 
 
@@ -266,14 +267,14 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
 
 
 def try_again(
-    refused: list[tuple[int, Refusal]], attempt: Callable[[int, int], Refusal | None]
-) -> list[tuple[int, Refusal]]:
+    refused: list[tuple[Item, Refusal]], attempt: Callable[[Item], Refusal | None]
+) -> list[tuple[Item, Refusal]]:
     """Retry refused rows on top of all rows kept since, until no more of them is accepted.
 
     A row may refer to one that arrived after it.
     """
     while refused:
-        again = ((row, attempt(row, row + 1)) for row, _ in refused)
+        again = ((row, attempt(row)) for row, _ in refused)
         still = [(row, refusal) for row, refusal in again if refusal is not None]
         if len(still) == len(refused):
             return still
@@ -374,12 +375,8 @@ class TableSift:
 
     def finish(self) -> None:
         """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
-        if self.too_many:
-            return
-        parts = [part for part, _ in self._refused]
-        numbered = [(place, error) for place, (_, error) in enumerate(self._refused)]
-        still = try_again(numbered, lambda place, _: self._try(parts[place].between(0, 1), 1, write=True))
-        self._refused = [(parts[place], error) for place, error in still]
+        if not self.too_many:
+            self._refused = try_again(self._refused, lambda part: self._try(part.between(0, 1), 1, write=True))
 
     def _find(self, part: SiftedPart, *, write: bool) -> list[int]:
         """Record the refused rows of a part; returns their positions in it."""

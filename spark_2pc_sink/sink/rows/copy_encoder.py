@@ -203,7 +203,10 @@ class CopyEncoder:
             deleting = None
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
-            self._schema, self._encoder = self._start(arrays)
+            named = list(zip(self._plan.columns, arrays, strict=True))
+            self._schema = pa.schema([(column.name, array.type) for column, array in named])
+            builders = {column.name: _builder(column, self._schema.field(column.name)) for column, _ in named}
+            self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
             # Not sent: `CopyReader` writes one for all tasks. The encoder requires the call.
             self._encoder.write_header()
         encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
@@ -213,12 +216,6 @@ class CopyEncoder:
     def finish(self) -> bytes:
         """The rows held back; empty if there are none."""
         return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(COPY_TRAILER)]
-
-    def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
-        columns = self._plan.columns
-        schema = pa.schema([(column.name, array.type) for column, array in zip(columns, arrays, strict=True)])
-        encoders = {column.name: _builder(column, field) for column, field in zip(columns, schema, strict=True)}
-        return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
     def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:
         index = batch.schema.get_field_index(column.name)

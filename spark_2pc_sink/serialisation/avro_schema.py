@@ -101,16 +101,12 @@ def _check_fits(kind: DataType, schema: Any, path: str) -> None:
     elif isinstance(kind, DecimalType):
         _check_decimal(kind, described, path)
     else:
-        _check_scalar(kind, described, path)
-
-
-def _check_scalar(kind: DataType, schema: Mapping[str, Any], path: str) -> None:
-    name, logical = schema["type"], schema.get("logicalType")
-    allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
-    if (name, logical) not in allowed:
-        shown = name if logical is None else f"{name} ({logical})"
-        remedy = f"convert the expression, or declare it as {json.dumps(_derived(kind, 'Value', path))}"
-        raise NoSchemaError(path, f"the batch has {kind.simpleString()}, the schema has {shown}", remedy)
+        logical = described.get("logicalType")
+        allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
+        if (name, logical) not in allowed:
+            shown = name if logical is None else f"{name} ({logical})"
+            remedy = f"convert the expression, or declare it as {json.dumps(_derived(kind, 'Value', path))}"
+            raise NoSchemaError(path, f"the batch has {kind.simpleString()}, the schema has {shown}", remedy)
 
 
 def _check_record(kind: StructType, schema: Mapping[str, Any], path: str) -> None:

@@ -235,19 +235,16 @@ def _scatter(data: ByteArray, cursor: Int64Array, columns: Sequence[Varints | No
     for column in columns:
         if column is None:
             cursor += 1  # the byte is 0 already
-        else:
-            _write_varints(data, cursor, column.unsigned, column.sizes)
-            cursor += column.sizes
-
-
-def _write_varints(data: ByteArray, positions: Int64Array, unsigned: UInt64Array, sizes: Int64Array) -> None:
-    for portion in range(int(sizes.max(initial=0))):
-        if portion:
-            longer = sizes > portion
-            if not longer.all():
-                positions, unsigned, sizes = positions[longer], unsigned[longer], sizes[longer]
-        low_bits = (unsigned >> (BITS * portion)) & LOW_BITS
-        data[positions + portion] = np.where(sizes > portion + 1, low_bits | MORE_FOLLOW, low_bits)
+            continue
+        positions, unsigned, sizes = cursor, column.unsigned, column.sizes
+        for portion in range(int(sizes.max(initial=0))):
+            if portion:
+                longer = sizes > portion
+                if not longer.all():
+                    positions, unsigned, sizes = positions[longer], unsigned[longer], sizes[longer]
+            low_bits = (unsigned >> (BITS * portion)) & LOW_BITS
+            data[positions + portion] = np.where(sizes > portion + 1, low_bits | MORE_FOLLOW, low_bits)
+        cursor += column.sizes
 
 
 # --- rows of bytes: large_binary arrays without nulls, contiguous: regrouping changes offsets, copies nothing

@@ -7,6 +7,7 @@ Each encoding is prefixed by a zero byte and the schema's id, for Protobuf also 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -132,7 +133,8 @@ class Serialiser:
         try:
             return self._encoded(column)
         except NotEncodableError as error:
-            raise replace(error, row=self._first_refused(column)) from error
+            first = bisect_left(range(len(column)), x=True, key=lambda row: self._refuses(column.slice(0, row + 1)))
+            raise replace(error, row=first) from error
 
     def _encoded(self, column: ArrowColumn) -> Any:
         values, there = without_nulls(column)
@@ -141,18 +143,12 @@ class Serialiser:
             return rows
         return pc.if_else(pa.array(there), spread_rows(rows, there), pa.scalar(None, pa.large_binary()))
 
-    def _first_refused(self, column: ArrowColumn) -> int:
-        """The number of the first row that cannot be encoded; there must be one."""
-        good, bad = 0, len(column)
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            try:
-                self._encoded(column.slice(good, middle - good))
-            except NotEncodableError:
-                bad = middle
-            else:
-                good = middle
-        return good
+    def _refuses(self, column: ArrowColumn) -> bool:
+        try:
+            self._encoded(column)
+        except NotEncodableError:
+            return True
+        return False
 
 
 def header(schema_id: int, indexes: Sequence[int] | None = None) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import lz4.frame
 import pyarrow as pa
@@ -119,14 +119,14 @@ def _must_fit(size: int, bytes_max: int) -> None:
         raise ValueError(f"it decompresses to more than {bytes_max} bytes")
 
 
-def _pieces_gzip(data: memoryview, _: int) -> Iterator[bytes]:
-    stream = zlib.decompressobj(_ANY_WINDOW_BITS)
+def _pieces_of(stream: Any, data: memoryview) -> Iterator[bytes]:
+    """The data decompressed by zlib, which returns what it has not read yet, or by lz4, which keeps that itself."""
     rest: bytes | memoryview = data
     while not stream.eof:
         piece = stream.decompress(rest, _PIECE_BYTES)
-        if not piece and not stream.unconsumed_tail and not stream.eof:
+        rest = getattr(stream, "unconsumed_tail", b"")
+        if not piece and not rest and not stream.eof:
             raise EOFError("it ends in the middle")
-        rest = stream.unconsumed_tail
         yield piece
 
 
@@ -148,17 +148,6 @@ def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
     return plain
 
 
-def _pieces_lz4(data: memoryview, _: int) -> Iterator[bytes]:
-    stream = lz4.frame.LZ4FrameDecompressor()
-    rest: bytes | memoryview = data
-    while not stream.eof:
-        piece: bytes = stream.decompress(rest, _PIECE_BYTES)
-        if not piece and not stream.eof:
-            raise EOFError("it ends in the middle")
-        rest = b""
-        yield piece
-
-
 def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
         while piece := stream.read(_PIECE_BYTES):
@@ -168,9 +157,9 @@ def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
 #: The decompressed data in pieces of bounded size.
 _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {
     Compression.NONE: lambda data, _: iter((bytes(data),)),
-    Compression.GZIP: _pieces_gzip,
+    Compression.GZIP: lambda data, _: _pieces_of(zlib.decompressobj(_ANY_WINDOW_BITS), data),
     Compression.SNAPPY: _pieces_snappy,
-    Compression.LZ4: _pieces_lz4,
+    Compression.LZ4: lambda data, _: _pieces_of(lz4.frame.LZ4FrameDecompressor(), data),
     Compression.ZSTD: _pieces_zstd,
 }
 

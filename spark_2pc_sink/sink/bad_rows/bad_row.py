@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -29,8 +29,6 @@ from spark_2pc_sink.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.rows.table_copy import CopyBytes, TableRows

@@ -25,9 +25,8 @@ from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows,
 from spark_2pc_sink.serialisation.serialiser import NotEncodableError
 from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_columns import key_values
+from spark_2pc_sink.sink.records.record_columns import TopicRefusedError, key_values
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
-from spark_2pc_sink.sink.records.topics import TopicRefusedError
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
 from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
-    from spark_2pc_sink.sink.records.topics import Topics
+    from spark_2pc_sink.sink.records.record_columns import Topics
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
     from spark_2pc_sink.wire.record_batch import EncodedBatch
 

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.records.topics import Topics
+from spark_2pc_sink.sink.records.record_columns import Topics
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.stream.background_task import attempt_threads

@@ -33,7 +33,7 @@ from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
 from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, write_answer
+from spark_2pc_sink.sink.records.record_columns import TopicFacts, TopicRefusedError, write_answer
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Ended, Released
 from spark_2pc_sink.sink.stream.background_task import BackgroundTask
 from spark_2pc_sink.sink.stream.task_stream import FrameKind

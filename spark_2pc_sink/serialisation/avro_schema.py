@@ -10,8 +10,7 @@ from typing import Any, Final
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.serialisation.avro_encoder import AvroEncoder, null_branch
-from spark_2pc_sink.serialisation.serialiser import NoSchemaError, joined_path
+from spark_2pc_sink.serialisation.serialiser import AvroEncoder, NoSchemaError, joined_path, null_branch
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The Avro types that hold all values of a Spark type, that of a derived schema first: (type, logical type).

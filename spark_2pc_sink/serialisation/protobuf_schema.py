@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.serialisation.protobuf_encoder import DATE, TIMESTAMP, Map, Message, Repeated, Single, ValueType
-from spark_2pc_sink.serialisation.serialiser import Encoder, NoSchemaError, joined_path
+from spark_2pc_sink.serialisation.serialiser import (
+    DATE,
+    TIMESTAMP,
+    Encoder,
+    Map,
+    Message,
+    NoSchemaError,
+    Repeated,
+    Single,
+    ValueType,
+    joined_path,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor

@@ -129,7 +129,6 @@ class SchemaRequest:
     Attributes:
         topic: topic of the records; None if rows name their topics.
         strategy: naming strategy of the subject.
-        expression: SQL of the key or the value.
         schema: text of a schema; None for a derived one, or the newest of the subject.
         name: name of the derived record with its namespace, or the message of a given Protobuf schema.
     """

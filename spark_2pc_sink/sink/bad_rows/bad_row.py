@@ -52,7 +52,6 @@ class RefusedRow:
         identity: hexadecimal digits, the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is
             looked up.
         number: tells equal rows apart, within one job of Spark.
-        output: the output that refused it.
         sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     """
 
@@ -87,7 +86,6 @@ class BadRow:
 
     Attributes:
         occurrences: number of rows left out.
-        row: the row as JSON.
         equal_rows: number of equal rows in the whole batch; None if not counted.
         fingerprint: None if not requested.
     """

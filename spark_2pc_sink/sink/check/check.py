@@ -56,9 +56,7 @@ class DatabaseFacts:
     Attributes:
         problem: why it could not be queried, in which case all else is unknown; '' if it could.
         read_only: whether this role's transactions are read-only by default.
-        fsync: whether commits are flushed to disk.
         may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
-        state: the state table.
         tables: findings about the tables of rows and of dead letters.
     """
 

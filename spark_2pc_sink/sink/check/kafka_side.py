@@ -80,7 +80,6 @@ class CheckedTopic:
     """One topic.
 
     Attributes:
-        there: whether it exists according to the brokers.
         allowed: whether this client may describe it.
         replicas: fewest replicas of any partition.
         operations: codes of the operations allowed to this client.

@@ -40,7 +40,6 @@ class MadeColumn:
 
     Attributes:
         source: the table column from which it is computed.
-        sql: SQL over the batch.
         sql_beside_json: the same if tasks also receive the JSON of ``source``; None if that suffices.
         guarded: tasks refuse values that are not valid text.
     """

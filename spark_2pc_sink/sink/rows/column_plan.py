@@ -65,8 +65,7 @@ _ORDERED: Final = frozenset(
 class PlannedColumn:
     """How one column of the batch is stored in one column of the table; see `CopyColumn`.
 
-    Attributes:
-        expression: Spark SQL, over a column of this name, of what tasks encode: the column itself, or its JSON.
+    ``expression`` is Spark SQL, over a column of this name, for what tasks encode: the column itself, or its JSON.
     """
 
     name: str
@@ -173,8 +172,6 @@ def plan_columns(
 
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
-        target: the table.
-        rows: the user's options.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
 

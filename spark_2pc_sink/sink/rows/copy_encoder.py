@@ -162,9 +162,8 @@ class CopyColumn:
 class CopyPlan:
     """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
 
-    Attributes:
-        row_keys: Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
-            any, a row is identified by its number in its task.
+    ``row_keys`` are Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
+    any, a row is identified by its number in its task.
     """
 
     columns: tuple[CopyColumn, ...]
@@ -175,9 +174,6 @@ class CopyEncoder:
     """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
 
     Call `encode` for each batch and then `finish` once: rows are held back until then.
-
-    Attributes:
-        rows: number of rows taken so far.
     """
 
     def __init__(self, plan: CopyPlan) -> None:

@@ -124,11 +124,7 @@ _FORMS: Final = (
     | dict.fromkeys(("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType"), _PLAIN)
     | dict.fromkeys(("DoubleType", "DecimalType", "DateType", "TimestampNTZType", "TimeType", "NullType"), _PLAIN)
     | dict.fromkeys(("DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType"), _PLAIN)
-    | {
-        "BinaryType": "hex({})",
-        "TimestampType": "CAST(unix_micros({}) AS STRING)",
-        "VariantType": "hex(to_json({}))",
-    }
+    | {"BinaryType": "hex({})", "TimestampType": "CAST(unix_micros({}) AS STRING)", "VariantType": "hex(to_json({}))"}
 )
 
 

@@ -60,8 +60,7 @@ CopyBytes = Any
 class CopyReader:
     """The file read by ``copy_expert``: all rows after one header, and then the trailer.
 
-    Attributes:
-        failure: the exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query.
+    ``failure`` is the exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query.
     """
 
     def __init__(self, pieces: Iterable[CopyBytes]) -> None:

@@ -154,10 +154,7 @@ def in_arrow(sql: str, spark_type: DataType, column: TargetColumn) -> tuple[str,
 
 #: How JSON text is stored in a json or jsonb column.
 _JSON_CHECKS = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
-JSON_STORAGE = {
-    "json": Storage(checks=_JSON_CHECKS),
-    "jsonb": Storage(checks=_JSON_CHECKS, encoding=Encoding.JSONB),
-}
+JSON_STORAGE = {"json": Storage(checks=_JSON_CHECKS), "jsonb": Storage(checks=_JSON_CHECKS, encoding=Encoding.JSONB)}
 
 
 # --- rules -------------------------------------------------------------------------------------------------------

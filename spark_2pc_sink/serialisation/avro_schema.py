@@ -38,24 +38,24 @@ def derived_schema(kind: DataType, name: str, path: str = "", *, nullable: bool 
     A record has the namespace before the last point of the name. Nested records have the whole name as their namespace,
     so that their names are unique.
     """
-    schema = _derived(kind, name, path)
-    return ["null", schema] if nullable else schema
-
-
-def _derived(kind: DataType, name: str, path: str) -> Any:
+    schema: Any
     if isinstance(kind, StructType):
         namespace, _, short = name.rpartition(".")
         named = {"name": short, "namespace": namespace} if namespace else {"name": short}
-        return {"type": "record", **named, "fields": [_derived_field(field, name, path) for field in kind.fields]}
-    if isinstance(kind, ArrayType):
-        return {"type": "array", "items": derived_schema(kind.elementType, name, path, nullable=kind.containsNull)}
-    if isinstance(kind, MapType):
+        schema = {"type": "record", **named, "fields": [_derived_field(field, name, path) for field in kind.fields]}
+    elif isinstance(kind, ArrayType):
+        items = derived_schema(kind.elementType, name, path, nullable=kind.containsNull)
+        schema = {"type": "array", "items": items}
+    elif isinstance(kind, MapType):
         _check_keys(kind, path)
-        return {"type": "map", "values": derived_schema(kind.valueType, name, path, nullable=kind.valueContainsNull)}
-    if isinstance(kind, DecimalType):
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    avro, logical = _types_of(kind, path)[0]
-    return avro if logical is None else {"type": avro, "logicalType": logical}
+        values = derived_schema(kind.valueType, name, path, nullable=kind.valueContainsNull)
+        schema = {"type": "map", "values": values}
+    elif isinstance(kind, DecimalType):
+        schema = {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    else:
+        avro, logical = _types_of(kind, path)[0]
+        schema = avro if logical is None else {"type": avro, "logicalType": logical}
+    return ["null", schema] if nullable else schema
 
 
 def _derived_field(field: StructField, name: str, path: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _check_fits(kind: DataType, schema: Any, path: str) -> None:
         allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
         if (name, logical) not in allowed:
             shown = name if logical is None else f"{name} ({logical})"
-            remedy = f"convert the expression, or declare it as {json.dumps(_derived(kind, 'Value', path))}"
+            remedy = f"convert the expression, or declare it as {json.dumps(derived_schema(kind, 'Value', path))}"
             raise NoSchemaError(path, f"the batch has {kind.simpleString()}, the schema has {shown}", remedy)
 
 

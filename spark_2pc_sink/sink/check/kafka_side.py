@@ -263,7 +263,6 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         yield _trial(options, kafka.trial)
     for topic in kafka.topics:
         yield from _topic(options.kafka, kafka, topic)
-        yield from _transactional(topic, kafka.trial)
         if topic.name == options.dead_letter_topic and topic.configs is not None:
             yield from _dead_letters(topic, topic.configs)
     if not options.topics and any(lane.records is not None for lane in options.lanes):
@@ -343,6 +342,12 @@ def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: CheckedTopic) -> Ite
         text = "this user may not read there: recovery cannot tell how a forgotten transaction ended"
         yield Finding(subject, "warning", text, _acl(options, named, "Read"))
     yield _durability(options, topic)
+    why = "" if kafka.trial is None else kafka.trial.refused.get(topic.name, "")
+    if not why and (topic.configs or {}).get(DISKLESS) == "true":
+        why = f"{DISKLESS}=true"
+    if why:
+        remedy = f"use a topic that supports transactions; a diskless topic ({DISKLESS}=true) does not"
+        yield Finding(subject, "problem", f"it does not support transactions: {why}", remedy)
 
 
 def _trial(options: SinkOptions, trial: Trial) -> Finding:
@@ -355,16 +360,6 @@ def _trial(options: SinkOptions, trial: Trial) -> Finding:
         remedy = "use a Kafka service that supports transactions (docs/kafka-services.md)"
         return Finding(subject, "problem", f"it could not be begun and aborted: {trial.problem}", remedy)
     return Finding(subject, "ok", f"an empty one was begun and aborted, with transactional id {name}")
-
-
-def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding]:
-    refused = {} if trial is None else trial.refused
-    why = refused.get(topic.name, "")
-    if not why and (topic.configs or {}).get(DISKLESS) == "true":
-        why = f"{DISKLESS}=true"
-    if why:
-        remedy = f"use a topic that supports transactions; a diskless topic ({DISKLESS}=true) does not"
-        yield Finding(f"topic {topic.name}", "problem", f"it does not support transactions: {why}", remedy)
 
 
 def _dead_letters(topic: CheckedTopic, configs: Mapping[str, str | None]) -> Iterator[Finding]:

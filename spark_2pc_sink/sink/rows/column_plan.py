@@ -416,12 +416,19 @@ def create_table_ddl(
         ConfigurationError: a type without a counterpart, an invalid PostgreSQL name, or too many columns.
     """
     fields = list(fields)
-    _check_columns([field.name for field in fields])
+    names = [field.name for field in fields]
+    own = next((name for name in names if name in _SYSTEM_COLUMNS), None)
+    if own is not None:
+        remedy = f"give it another name in the table, as with columns={{'source_{own}': '{own}', …}}"
+        raise refused("columns", own, "every PostgreSQL table has a system column of this name", remedy)
+    if len(names) > _COLUMNS_MAX:
+        remedy = "choose some with columns=…, or combine several into a struct, which becomes jsonb"
+        raise refused("columns", len(names), f"a PostgreSQL table can have at most {_COLUMNS_MAX} columns", remedy)
     keys = upsert_keys or primary_key
-    missing = set(keys) - {field.name for field in fields}
+    missing = set(keys) - set(names)
     if missing:
         rule = f"{min(missing)!r} is not among the columns that are written"
-        remedy = f"the columns are {', '.join(field.name for field in fields)}"
+        remedy = f"the columns are {', '.join(names)}"
         raise refused("upsert_keys" if upsert_keys else "primary_key", list(keys), rule, remedy)
     lines = []
     for field in fields:
@@ -430,16 +437,6 @@ def create_table_ddl(
     if keys:
         lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
     return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
-
-
-def _check_columns(names: Sequence[str]) -> None:
-    own = next((name for name in names if name in _SYSTEM_COLUMNS), None)
-    if own is not None:
-        remedy = f"give it another name in the table, as with columns={{'source_{own}': '{own}', …}}"
-        raise refused("columns", own, "every PostgreSQL table has a system column of this name", remedy)
-    if len(names) > _COLUMNS_MAX:
-        remedy = "choose some with columns=…, or combine several into a struct, which becomes jsonb"
-        raise refused("columns", len(names), f"a PostgreSQL table can have at most {_COLUMNS_MAX} columns", remedy)
 
 
 def sql_type(name: str, spark_type: DataType) -> str:

@@ -130,14 +130,9 @@ _TABLE_CODES: Final = {
     "0A000": "change what the message names: the table, or the type of a column (xml becomes text); or the sink's mode",
     "55000": "change the table as the message says",
 }
-# A statement that PostgreSQL cannot run (42: a missing column or table, syntax), inside a function in PL/pgSQL or a
-# similar language, which the error context names in every server language.
-_STATEMENT_CLASS: Final = "42"
-_IN_FUNCTION: Final = "PL/"
-# … and errors of input functions about a text: 42 (an invalid tsvector or path, a missing regclass), 3F (no such
-# schema), XX000 (an invalid hstore, before PostgreSQL 16).
+# Errors of input functions about a text: 42 (an invalid tsvector or path, a missing regclass), 3F (no such schema),
+# XX000 (an invalid hstore, before PostgreSQL 16).
 _NO_VALUE: Final = re.compile("42...|3F000|XX000", re.ASCII)
-_CORRECT_FUNCTION: Final = "correct the function that the message names, which a trigger runs, or drop the trigger"
 
 
 @contextmanager
@@ -157,14 +152,16 @@ def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
     except psycopg2.Error as error:
         code = error.pgcode or ""
         said = error.diag
-        in_function = _IN_FUNCTION in (said.context or "")
+        # PL/pgSQL or a similar language, which the error context names in every server language.
+        in_function = "PL/" in (said.context or "")
         no_value = casts and not in_function and code != INSUFFICIENT_PRIVILEGE and _NO_VALUE.fullmatch(code)
         if no_value or _refuses_row(code, said.source_function or ""):
             named = {"constraint": said.constraint_name or "", "column": said.column_name or ""}
             raise ConstraintError(table=str(table), **named, sqlstate=code, detail=_detail(error)) from error
         remedy = _TABLE_CODES.get(code)
-        if remedy is None and code.startswith(_STATEMENT_CLASS) and in_function:
-            remedy = _CORRECT_FUNCTION
+        # 42: a statement that PostgreSQL cannot run (a missing column or table, syntax).
+        if remedy is None and code.startswith("42") and in_function:
+            remedy = "correct the function that the message names, which a trigger runs, or drop the trigger"
         if remedy is not None:
             rule = f"PostgreSQL refused all rows: {_detail(error)} [{code}]"
             raise refused("table", str(table), rule, remedy) from error

@@ -27,14 +27,7 @@ from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
 
 
 def rows_with(schema: StructType | str) -> DataFrame:
-    """An empty frame with a given schema.
-
-    Args:
-        schema: a ``StructType``, or columns as ``CREATE TABLE`` has them.
-
-    Raises:
-        ConfigurationError: there is no Spark session, or the text is not a valid schema.
-    """
+    """An empty frame with a schema, which may be columns as ``CREATE TABLE`` has them."""
     session = SparkSession.getActiveSession()
     if session is None:
         rule, remedy = "comparing it with the table needs a Spark session", "create the job's session first"

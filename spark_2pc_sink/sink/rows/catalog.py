@@ -400,11 +400,7 @@ def table_transaction(database: Database, options: SinkOptions, operation: str) 
 
 
 def table_oid(connection: Connection, table: str) -> int | None:
-    """The catalog's oid of a table; None if it does not exist.
-
-    Raises:
-        ConfigurationError: the name is invalid, or its schema is missing, or closed to the role.
-    """
+    """The catalog's oid of a table; None if it does not exist. Its schema must exist, and be open to the role."""
     wanted = TableName.parse(table)
     with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})

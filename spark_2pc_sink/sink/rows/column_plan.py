@@ -348,11 +348,7 @@ def _planned(
 
 
 def order_column(spark_type: DataType) -> tuple[Any, str]:
-    """The Arrow type of order keys, and their type in the database, by the type of upsert_order_by.
-
-    Raises:
-        ConfigurationError: values of this type have no order that both sides could follow.
-    """
+    """The Arrow type of order keys, and their type in the database, by the type of upsert_order_by."""
     kind = type(spark_type).__name__
     arrives = arrow_type(spark_type)
     if arrives is None or pa.types.is_list(arrives):
@@ -411,9 +407,6 @@ def create_table_ddl(
 
     The upsert keys become the primary key, or else the given one. A column is NOT NULL if the batch's schema says so,
     and if it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
-
-    Raises:
-        ConfigurationError: a type without a counterpart, an invalid PostgreSQL name, or too many columns.
     """
     fields = list(fields)
     names = [field.name for field in fields]

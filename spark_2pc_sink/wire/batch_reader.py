@@ -28,6 +28,7 @@ from spark_2pc_sink.wire.batch_format import (
     StoredMarker,
     broken,
     end_marker,
+    read_bytes,
     read_header,
     read_records,
     read_unsigned,
@@ -187,14 +188,12 @@ def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> list[bytes]:
 
 
 def key_of_content(content: bytes) -> bytes | None:
-    length, start = read_varint(content, 0)
-    return None if length < 0 else content[start : start + length]
+    return read_bytes(content, 0)[0]
 
 
 def value_of_content(content: bytes) -> bytes | None:
-    length, start = read_varint(content, 0)
-    length, start = read_varint(content, start + max(length, 0))
-    return None if length < 0 else content[start : start + length]
+    _, start = read_bytes(content, 0)
+    return read_bytes(content, start)[0]
 
 
 def content_digests(contents: Iterable[bytes]) -> frozenset[bytes]:

@@ -374,23 +374,20 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
 
 def _check_type(option: str, sql: str, kind: str) -> None:
     """Refuse a type that cannot become the bytes of a record."""
-    kind_of_option = option.partition("[")[0]
-    allowed = _RECORD_TYPES.get(kind_of_option)
+    part = option.partition("[")[0]
+    allowed = _RECORD_TYPES.get(part)
     is_text = kind.startswith(("varchar(", "char("))
     if allowed is None or kind in allowed or (is_text and "string" in allowed):
         return
-    rule = f"its type is {kind}, and the type of a {kind_of_option} must be {' or '.join(sorted(allowed))}"
-    raise refused(option, sql, rule, _conversion(kind_of_option, sql, kind))
-
-
-def _conversion(option: str, sql: str, kind: str) -> str:
-    if option == "topic":
-        return "convert the batch's column topic to text; if it does not name topics, rename it before the sink"
-    remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
-    if sql == quoted(option):
-        # Possibly unintended: the column is part of the record only because of its name.
-        remedy += f"; if the batch's column {option} is not meant for the record, pass {_NOT_TAKEN[option]}"
-    return remedy
+    rule = f"its type is {kind}, and the type of a {part} must be {' or '.join(sorted(allowed))}"
+    if part == "topic":
+        remedy = "convert the batch's column topic to text; if it does not name topics, rename it before the sink"
+    else:
+        remedy = f"convert it, with {part}={_converted(part, kind).format(sql)!r}"
+        if part in _NOT_TAKEN and sql == quoted(part):
+            # Possibly unintended: the column is part of the record only because of its name.
+            remedy += f"; if the batch's column {part} is not meant for the record, pass {_NOT_TAKEN[part]}"
+    raise refused(option, sql, rule, remedy)
 
 
 def _converted(option: str, kind: str) -> str:

@@ -184,7 +184,18 @@ class RecordForwarder:
             topic = bytes(taken.frame.payload).decode(errors="replace")
             self._source.answer(taken, write_answer(self._facts_of(topic)))
             return
-        session = self._session = self._session or self._open()
+        session = self._session
+        if session is None:
+            if self._ticket is None:
+                raise LocalProtocolError(operation="forward", state="no transaction", rule="there must be no record")
+            session = self._session = ProduceSession(
+                self._connections.cluster(),
+                self._ticket,
+                self._kafka,
+                timestamp_ms=0,
+                limits={topic: facts.limits for topic, facts in self._topics.facts.items()},
+                ends=self._topics.ends,
+            )
         if batch.partition.topic not in self._met:
             self._met.add(batch.partition.topic)
             session.look_up(self._led_partitions(batch.partition))
@@ -217,18 +228,6 @@ class RecordForwarder:
         limits = topic_limits(cluster, topic, cluster.deadline())
         found = self._topics.facts[topic] = TopicFacts(count, cluster.topic_id(topic), limits)
         return found
-
-    def _open(self) -> ProduceSession:
-        if self._ticket is None:
-            raise LocalProtocolError(operation="forward", state="no transaction", rule="there must be no record")
-        return ProduceSession(
-            self._connections.cluster(),
-            self._ticket,
-            self._kafka,
-            timestamp_ms=0,
-            limits={topic: facts.limits for topic, facts in self._topics.facts.items()},
-            ends=self._topics.ends,
-        )
 
 
 class TopicMetadata:

@@ -12,9 +12,6 @@ made with NumPy. One ``binary_join_element_wise`` then joins them with key, valu
 its result *is* the records section, with room for the batch's header before it. All records of a section have the
 timestamp of the batch, so their delta is 0.
 
-Compression is ``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
-(``org.apache.kafka.common.record.CompressionType``).
-
 The digest of a set of records, independent of their order, partitions or batches, is the sum, modulo 2^128, of one
 128-bit hash for each record. The database stores it together with the decision, so that a resent batch
 can be shown to be the same batch. Unlike an exclusive or, a sum also changes when a record is duplicated. Adding the
@@ -220,7 +217,7 @@ XERIAL_LENGTH_BYTES: Final = 4
 
 
 class Compression(Enum):
-    """How the records of a batch are compressed; the value is the number in the batch's attributes."""
+    """Bits 0 to 2 of a batch's attributes (Kafka's ``CompressionType``); its ``compression.type`` by name."""
 
     NONE = 0
     GZIP = 1

@@ -362,11 +362,6 @@ class TargetColumn:
         scale = packed & 0x7FF
         return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
 
-    @property
-    def fraction_digits(self) -> int | None:
-        """The p of timestamp(p) or time(p); None for the full six digits."""
-        return None if self.type_modifier < 0 else self.type_modifier
-
 
 @dataclass(frozen=True)
 class TargetTable:

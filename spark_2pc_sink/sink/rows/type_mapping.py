@@ -224,18 +224,13 @@ def _timestamp(_: DataType, column: TargetColumn) -> Storage:
 
 
 def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
-    kept = column.fraction_digits
-    if kept is None or kept >= _MICROSECOND_DIGITS:
-        return ()
-    return (WholeMultiple(10 ** (unit_digits - kept)),)
+    _, kept = _interval_limits(column)
+    return (WholeMultiple(10 ** (unit_digits - kept)),) if kept < _MICROSECOND_DIGITS else ()
 
 
 def _interval(_: DataType, column: TargetColumn) -> Storage | None:
-    fields, digits = _interval_limits(column)
-    if not fields & _SECONDS:
-        return None
-    whole = WholeMultiple(10 ** (_MICROSECOND_DIGITS - digits))
-    return Storage(checks=(whole,) if digits < _MICROSECOND_DIGITS else ())
+    fields, __ = _interval_limits(column)
+    return Storage(checks=_fraction(column, _MICROSECOND_DIGITS)) if fields & _SECONDS else None
 
 
 def _interval_limits(column: TargetColumn) -> tuple[int, int]:

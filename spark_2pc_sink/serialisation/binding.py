@@ -118,10 +118,6 @@ def _refused(rule: str, remedy: str) -> ConfigurationError:
     return refused("schema_registry", "***", rule, remedy)
 
 
-#: The name of a derived record or message.
-_NAMES = {"key": "Key", "value": "Value"}
-
-
 @dataclass(frozen=True)
 class SchemaRequest:
     """The user's options for the schema of a key or a value.
@@ -244,7 +240,7 @@ def _allowed_names(names: Sequence[str]) -> list[str]:
 
 
 def _derived(request: SchemaRequest, kind: DataType) -> str:
-    name = request.name or _NAMES[request.part]
+    name = request.name or request.part.capitalize()
     if request.format == "avro":
         return json.dumps(derived_schema(kind, name))
     assert isinstance(kind, StructType)

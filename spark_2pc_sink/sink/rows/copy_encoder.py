@@ -234,7 +234,7 @@ class CopyEncoder:
         for check in column.storage.checks:
             offenders = check.offenders(scalars)
             if offenders is not None:
-                first = _first(offenders)
+                first = offenders.index(value=True).as_py()
                 row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
                 rule = check.rule.format(column.type_name)
                 raise self._refusal(batch, column, row, _shown(scalars[first]), rule)
@@ -243,7 +243,7 @@ class CopyEncoder:
     def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:
         if not column.nullable and pc.any(absent).as_py():
             rule = f"the table's column is {column.type_name} NOT NULL, or an upsert key"
-            raise self._refusal(batch, column, _first(absent), "null", rule)
+            raise self._refusal(batch, column, absent.index(value=True).as_py(), "null", rule)
 
     def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
         # Without the prefix of the sink's own columns.
@@ -274,11 +274,6 @@ def _builder(column: CopyColumn, field: Any) -> Any:
         return ArrowToPostgresBinaryEncoder.infer_encoder(field)
     builder = LargeStringEncoderBuilder if field.type == pa.large_string() else StringEncoderBuilder
     return builder.new_with_output(field, Jsonb())
-
-
-def _first(mask: Any) -> int:
-    index: int = pc.index(mask, value=True).as_py()
-    return index
 
 
 def _usual(arrived: Any) -> Any:

@@ -296,12 +296,8 @@ def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by
 
 
 def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, str]:
-    named = {
-        "topic": expressions.topic,
-        "key": expressions.key,
-        "value": expressions.value,
-        "headers": expressions.headers,
-        "partition": expressions.partition,
+    named: dict[str, str | None] = {
+        **{part: getattr(expressions, part) for part in ("topic", "key", "value", "headers", "partition")},
         # First: column expressions contain it, and errors name the first invalid expression.
         **{f"unchanged_when[{name!r}]": sql for name, sql in expressions.unchanged.items()},
         **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},

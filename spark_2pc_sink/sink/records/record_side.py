@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -80,6 +81,14 @@ class ForwarderConnections:
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
+
+    @contextmanager
+    def dropped_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.drop()
+            raise
 
 
 @dataclass(frozen=True)
@@ -162,17 +171,13 @@ class RecordForwarder:
         return self._forwarded
 
     def _work(self) -> None:
-        try:
-            with self._source.failing():
-                while not isinstance(taken := self._source.take(FrameKind.RECORDS, _POLL_S), Ended):
-                    if taken is not None:
-                        self._handle(taken)
-                if self._session is not None:
-                    ids = {topic: facts.topic_id for topic, facts in self._topics.facts.items()}
-                    self._forwarded = Forwarded.by(self._session, ids)
-        except BaseException:
-            self._connections.drop()
-            raise
+        with self._connections.dropped_on_failure(), self._source.failing():
+            while not isinstance(taken := self._source.take(FrameKind.RECORDS, _POLL_S), Ended):
+                if taken is not None:
+                    self._handle(taken)
+            if self._session is not None:
+                ids = {topic: facts.topic_id for topic, facts in self._topics.facts.items()}
+                self._forwarded = Forwarded.by(self._session, ids)
 
     def _cancel(self) -> None:
         if self._session is not None:
@@ -416,7 +421,7 @@ class DeadLetterTopic:
         letters = self.encoded(bad_rows, batch_id)
         if self.name is None or not letters.batches:
             return letters
-        try:
+        with self._connections.dropped_on_failure():
             session = ProduceSession(
                 self._connections.cluster(),
                 ticket,
@@ -428,9 +433,6 @@ class DeadLetterTopic:
             for batch in letters.batches:
                 session.append_encoded(batch)
             return replace(letters, sent=Forwarded.by(session, {self.name: self._topics.id_of(self.name)}))
-        except BaseException:
-            self._connections.drop()
-            raise
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_topic", self.name, rule, remedy)
@@ -460,12 +462,9 @@ class RecordSide:
         every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         if len(every) > _ENDS_MAX:
             return topics
-        try:
+        with self._connections.dropped_on_failure():
             cluster = self._connections.cluster()
             return replace(topics, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
-        except BaseException:
-            self._connections.drop()
-            raise
 
     def known_after(self, error: DataError) -> KnownTopics:
         """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable."""

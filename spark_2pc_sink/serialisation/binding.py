@@ -148,9 +148,8 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
         return _bound(request, kind, registry)
     except NoSchemaError as error:
         cast = f"CAST({request.expression} AS {_type_with_schema(kind, request.format)})"
-        rule = f"field {error.path!r}: {error.rule}" if error.path else error.rule
         remedy = error.remedy or f"convert it: {request.part}={cast!r}"
-        raise refused(f"{request.part}_format", request.format, rule, remedy) from error
+        raise refused(f"{request.part}_format", request.format, error.sentence, remedy) from error
 
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:

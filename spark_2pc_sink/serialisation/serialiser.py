@@ -64,6 +64,10 @@ class NoSchemaError(Exception):
     rule: str
     remedy: str = ""
 
+    @property
+    def sentence(self) -> str:
+        return f"field {self.path!r}: {self.rule}" if self.path else self.rule
+
 
 def joined_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

@@ -366,10 +366,8 @@ class Headers:
         """See `EncodedRows.of`; ``row_key`` identifies a row in errors."""
         lists = as_one_array(column)
         pairs = lists.flatten() if pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type) else None
-        names = (
-            sorted(field.name for field in pairs.type) if pairs is not None and pa.types.is_struct(pairs.type) else []
-        )
-        if names != ["key", "value"]:
+        names = [] if pairs is None or not pa.types.is_struct(pairs.type) else [field.name for field in pairs.type]
+        if pairs is None or sorted(names) != ["key", "value"]:
             raise LocalProtocolError(
                 operation="encode column 'headers'",
                 state=f"Arrow type {lists.type}",

@@ -1,7 +1,7 @@
 """The Kafka error codes that rules of this package name, on either side of the wire.
 
 Numbers and names are those of ``org.apache.kafka.common.protocol.Errors``. Every other code is a plain number, which
-`spark_2pc_sink.wire.error_codes` can explain.
+`spark_2pc_sink.wire.messages` can explain.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRO
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT, Buffer
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RequestTemplate, produce_request
+from spark_2pc_sink.wire.messages import describe_error
 from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
 
 

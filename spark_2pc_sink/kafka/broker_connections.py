@@ -25,7 +25,7 @@ from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_sour
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply, choose_version
 from spark_2pc_sink.wire.framed_request import RequestTemplate
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaResponse
 
 _log = sink_log(__name__)
 

@@ -23,12 +23,10 @@ from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import RequestTemplate
-from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaPart, KafkaResponse, describe_error
 
 _log = sink_log(__name__)
 
@@ -183,7 +181,7 @@ class Cluster(BrokerConnections):
             if attempt:
                 deadline.pause()
             found = {topic.name: topic for topic in self.refresh(wanted, deadline).topics}
-            if len(found) == len(wanted) and all(map(responses.topic_exists, found.values())):
+            if len(found) == len(wanted) and all(map(messages.topic_exists, found.values())):
                 break
             for topic in found.values():
                 if topic.error_code in _TOPIC_REFUSALS:
@@ -191,7 +189,7 @@ class Cluster(BrokerConnections):
         for topic in found.values():
             if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
-        return {name: topic for name, topic in found.items() if responses.topic_exists(topic)}
+        return {name: topic for name, topic in found.items() if messages.topic_exists(topic)}
 
     def topic_id(self, topic: str) -> str:
         """A topic's id in the newest answer about it; '' if the broker has none (KIP-516)."""
@@ -225,7 +223,7 @@ class Cluster(BrokerConnections):
         """Request the brokers of these ids at once, and cache them; or errors: unknown now, or not to be described."""
         node_id = self.any_node(deadline)
         request = messages.find_coordinators_request(transactional_ids)
-        answers = responses.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
+        answers = messages.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
         found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
         known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
         if not {*known.values()} <= {*self.node_ids(deadline)}:
@@ -274,7 +272,7 @@ class Cluster(BrokerConnections):
         if isinstance(node_id, str) and (connection := self._connections.pop(node_id, None)) is not None:
             connection.close(ConnectionResetError("no longer needed"))  # it has a node id now, which is connected to
         for topic in reply.topics:
-            self._topic_ids[topic.name] = responses.topic_id(topic)
+            self._topic_ids[topic.name] = messages.topic_id(topic)
             for part in topic.partitions:
                 key = TopicPartition(topic.name, part.partition_index)
                 if part.leader_id >= 0:
@@ -349,7 +347,7 @@ def ask_leader(cluster: Cluster, partition: TopicPartition, request: RequestTemp
         if node_id is None:
             raise NodeUnavailableError("the partition has no leader")
         try:
-            found = responses.by_partition(cluster.request(node_id, request, deadline))[partition]
+            found = messages.by_partition(cluster.request(node_id, request, deadline))[partition]
         except NodeUnavailableError:
             cluster.leaders.pop(partition, None)
             raise
@@ -397,7 +395,7 @@ def ask_leaders(
         if leader is not None:
             led[leader].append(partition)
     answers = cluster.request_at_once({leader: request_for(each) for leader, each in led.items()}, deadline)
-    parts = (item for answer in answers.values() for item in responses.by_partition(answer).items())
+    parts = (item for answer in answers.values() for item in messages.by_partition(answer).items())
     return {partition: part for partition, part in parts if part.error_code == Code.NONE}
 
 
@@ -417,7 +415,7 @@ def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimit
     """A topic's limits, as far as our permissions show them."""
     sizes, timestamps, cleanup = ("max.message.bytes", "segment.bytes"), "message.timestamp.type", "cleanup.policy"
     request = messages.describe_configs_request(ConfigResource.TOPIC, topic, [*sizes, timestamps, cleanup])
-    found = responses.config_values(cluster.call(request, deadline), topic)
+    found = messages.config_values(cluster.call(request, deadline), topic)
     if found is None:
         return UNKNOWN_LIMITS
     given = [(int(value), name) for name in sizes if (value := found.get(name)) is not None]

@@ -32,9 +32,8 @@ from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import FramedRequest
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaResponse, describe_error
 
 #: This package's client software name.
 CLIENT: Final = "spark-2pc-sink"

@@ -32,7 +32,7 @@ from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaResponse
 
 #: Errors of a connection that a broker closes silently, when it is stopping or expects another protocol.
 _ENDED: Final = (ConnectionResetError, BrokenPipeError, TlsFailedError)

@@ -15,11 +15,10 @@ from spark_2pc_sink.kafka.broker_connections import AnswerLater
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, COORDINATOR_MOVED, TWO_CAUSES, kafka_error
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import RequestTemplate, pair_of
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaPart, KafkaResponse, describe_error
 
 _Reply = TypeVar("_Reply")
 
@@ -78,7 +77,7 @@ class CoordinatorCalls:
         found = self.ask(
             messages.describe_transactions_request([self._transactional_id]),
             deadline,
-            read=lambda response: responses.described(response, self._transactional_id),
+            read=lambda response: messages.described(response, self._transactional_id),
         )
         return description_of(found)
 
@@ -146,7 +145,7 @@ def description_of(found: KafkaPart) -> TransactionDescription:
         state=found.transaction_state,
         producer=pair_of(found.producer_id, found.producer_epoch),
         timeout_ms=found.transaction_timeout_ms,
-        partitions=responses.transaction_partitions(found),
+        partitions=messages.transaction_partitions(found),
         start_time_ms=began_ms if began_ms >= 0 else None,
     )
 

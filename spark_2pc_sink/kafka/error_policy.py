@@ -20,8 +20,8 @@ from spark_2pc_sink.kafka.record_encoder import printable_key, record_lacks_key,
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire.batch_format import read_header
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of, key_of_content, value_of_content
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition
+from spark_2pc_sink.wire.messages import describe_error
 
 if TYPE_CHECKING:
     from spark_2pc_sink.kafka.batch_sender import Batch

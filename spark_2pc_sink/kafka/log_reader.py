@@ -21,7 +21,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster, ask_leader, ask_leaders, end_offset, end_offsets
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.framed_request import RequestTemplate
 from spark_2pc_sink.wire.messages import IsolationLevel, OffsetSpec
@@ -97,7 +97,7 @@ class LogReader:
             and each.partition in {part.partition_index for part in topics[each.topic].partitions}
         ]
         return LogsView(
-            topic_ids={name: responses.topic_id(topic) for name, topic in topics.items()},
+            topic_ids={name: messages.topic_id(topic) for name, topic in topics.items()},
             ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
             starts=end_offsets(cluster, existing, OffsetSpec.EARLIEST, deadline) if starts else {},
         )

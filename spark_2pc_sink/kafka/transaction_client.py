@@ -44,12 +44,10 @@ from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, COMMIT_REFUSED, C
 from spark_2pc_sink.kafka.log_reader import LogReader
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api, choose_version
-from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import EndTxnResponse, RequestTemplate, end_txn_request, pair_of
-from spark_2pc_sink.wire.messages import ConfigResource
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.messages import ConfigResource, KafkaResponse, describe_error
 
 _log = sink_log(__name__)
 
@@ -179,7 +177,7 @@ class TransactionClient(LogReader):
         if two_phase and refused and self._two_phase_wanted is None:
             self._two_phase_refused, two_phase = True, False
             reply = self._send_init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)
-        producer = responses.initialized_pair(reply)
+        producer = messages.initialized_pair(reply)
         if reply.error_code != Code.NONE or producer is None:
             raise self._init_error(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
         kept = pair_of(reply.ongoing_txn_producer_id, reply.ongoing_txn_producer_epoch)
@@ -224,7 +222,7 @@ class TransactionClient(LogReader):
                 deadline,
                 # The one that explains a refusal: not OPERATION_NOT_ATTEMPTED, a mere consequence.
                 read=lambda response: min(
-                    responses.added_partitions(response).items(),
+                    messages.added_partitions(response).items(),
                     key=lambda item: (item[1] == Code.NONE, item[1] == Code.OPERATION_NOT_ATTEMPTED, item),
                 ),
                 code_of=lambda found: found[1],
@@ -333,7 +331,7 @@ class TransactionClient(LogReader):
 
         def ask(node_id: int) -> Mapping[str, str | None] | None:
             request = messages.describe_configs_request(ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG])
-            return responses.config_values(self._cluster.request(node_id, request, deadline), str(node_id))
+            return messages.config_values(self._cluster.request(node_id, request, deadline), str(node_id))
 
         found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
         value = None if found is None else found.get(_MAX_TIMEOUT_CONFIG)

@@ -21,10 +21,9 @@ from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaPart, KafkaResponse, describe_error
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,7 @@ class TransactionQueries:
             response = self._cluster.request(node_id, request, deadline)
         except NodeUnavailableError:
             return None
-        written = responses.written_markers(response)
+        written = messages.written_markers(response)
         return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
 
     def _listings(
@@ -324,7 +323,7 @@ class TransactionQueries:
         """
         unknown_id = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
         response = self._cluster.call(messages.describe_transactions_request([unknown_id]), deadline)
-        code = responses.described(response, unknown_id).error_code
+        code = messages.described(response, unknown_id).error_code
         if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise kafka_error(
                 "DescribeTransactions",
@@ -370,7 +369,7 @@ class TransactionQueries:
             }
             # The partitions of a broker that does not answer are retried at their new leaders.
             for node_id, response in self._cluster.request_at_once(requests, deadline).items():
-                for partition, answer in responses.by_partition(response).items():
+                for partition, answer in messages.by_partition(response).items():
                     if answer.error_code == Code.NONE:
                         found[partition] = tuple(answer.active_producers)
                     elif answer.error_code not in LEADER_MOVED:

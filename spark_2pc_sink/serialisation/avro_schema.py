@@ -10,8 +10,7 @@ from typing import Any, Final
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.serialisation.avro_encoder import AvroEncoder, null_branch
-from spark_2pc_sink.serialisation.columns import NoSchemaError, joined_path
+from spark_2pc_sink.serialisation.serialiser import AvroEncoder, NoSchemaError, joined_path, null_branch
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The Avro types that hold all values of a Spark type, that of a derived schema first: (type, logical type).
@@ -39,24 +38,24 @@ def derived_schema(kind: DataType, name: str, path: str = "", *, nullable: bool 
     A record has the namespace before the last point of the name. Nested records have the whole name as their namespace,
     so that their names are unique.
     """
-    schema = _derived(kind, name, path)
-    return ["null", schema] if nullable else schema
-
-
-def _derived(kind: DataType, name: str, path: str) -> Any:
+    schema: Any
     if isinstance(kind, StructType):
         namespace, _, short = name.rpartition(".")
         named = {"name": short, "namespace": namespace} if namespace else {"name": short}
-        return {"type": "record", **named, "fields": [_derived_field(field, name, path) for field in kind.fields]}
-    if isinstance(kind, ArrayType):
-        return {"type": "array", "items": derived_schema(kind.elementType, name, path, nullable=kind.containsNull)}
-    if isinstance(kind, MapType):
+        schema = {"type": "record", **named, "fields": [_derived_field(field, name, path) for field in kind.fields]}
+    elif isinstance(kind, ArrayType):
+        items = derived_schema(kind.elementType, name, path, nullable=kind.containsNull)
+        schema = {"type": "array", "items": items}
+    elif isinstance(kind, MapType):
         _check_keys(kind, path)
-        return {"type": "map", "values": derived_schema(kind.valueType, name, path, nullable=kind.valueContainsNull)}
-    if isinstance(kind, DecimalType):
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    avro, logical = _types_of(kind, path)[0]
-    return avro if logical is None else {"type": avro, "logicalType": logical}
+        values = derived_schema(kind.valueType, name, path, nullable=kind.valueContainsNull)
+        schema = {"type": "map", "values": values}
+    elif isinstance(kind, DecimalType):
+        schema = {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    else:
+        avro, logical = _types_of(kind, path)[0]
+        schema = avro if logical is None else {"type": avro, "logicalType": logical}
+    return ["null", schema] if nullable else schema
 
 
 def _derived_field(field: StructField, name: str, path: str) -> dict[str, Any]:
@@ -75,11 +74,6 @@ def parsed_schema(text: str) -> Any:
         return expand_schema(json.loads(text))
     except (ValueError, SchemaParseException, UnknownType) as error:
         raise NoSchemaError("", f"the schema is not an Avro schema: {error}", "correct it") from error
-
-
-def record_name(schema: Any) -> str | None:
-    """The full name of a record's schema from `parsed_schema`; None for any other."""
-    return schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
 
 
 def avro_encoder(kind: DataType, schema: Any) -> AvroEncoder:
@@ -106,16 +100,12 @@ def _check_fits(kind: DataType, schema: Any, path: str) -> None:
     elif isinstance(kind, DecimalType):
         _check_decimal(kind, described, path)
     else:
-        _check_scalar(kind, described, path)
-
-
-def _check_scalar(kind: DataType, schema: Mapping[str, Any], path: str) -> None:
-    name, logical = schema["type"], schema.get("logicalType")
-    allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
-    if (name, logical) not in allowed:
-        shown = name if logical is None else f"{name} ({logical})"
-        remedy = f"convert the expression, or declare it as {json.dumps(_derived(kind, 'Value', path))}"
-        raise NoSchemaError(path, f"the batch has {kind.simpleString()}, the schema has {shown}", remedy)
+        logical = described.get("logicalType")
+        allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
+        if (name, logical) not in allowed:
+            shown = name if logical is None else f"{name} ({logical})"
+            remedy = f"convert the expression, or declare it as {json.dumps(derived_schema(kind, 'Value', path))}"
+            raise NoSchemaError(path, f"the batch has {kind.simpleString()}, the schema has {shown}", remedy)
 
 
 def _check_record(kind: StructType, schema: Mapping[str, Any], path: str) -> None:

@@ -23,14 +23,7 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.serialisation.avro_schema import (
-    TYPES as AVRO_TYPES,
-    avro_encoder,
-    derived_schema,
-    parsed_schema,
-    record_name,
-)
-from spark_2pc_sink.serialisation.columns import NoSchemaError
+from spark_2pc_sink.serialisation.avro_schema import TYPES as AVRO_TYPES, avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.protobuf_schema import (
     TYPES as PROTOBUF_TYPES,
     compiled_message,
@@ -39,7 +32,7 @@ from spark_2pc_sink.serialisation.protobuf_schema import (
     message_indexes,
     protobuf_encoder,
 )
-from spark_2pc_sink.serialisation.serialiser import Serialiser, header
+from spark_2pc_sink.serialisation.serialiser import NoSchemaError, Serialiser, header
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -59,7 +52,11 @@ class Registry:
         self.options: SchemaRegistryOptions = options
         with extra(schema_format):
             self._library: Any = importlib.import_module("confluent_kafka.schema_registry")
-            self._http: Any = _http_library()
+            # The HTTP library of confluent-kafka: httpx2 from 2.16 on, httpx before.
+            try:
+                self._http: Any = importlib.import_module("httpx2")
+            except ModuleNotFoundError:
+                self._http = importlib.import_module("httpx")
         # With new_client, an in-memory test registry can be used (mock://).
         self._client: SchemaRegistryClient = self._library.SchemaRegistryClient.new_client(dict(options.client))
 
@@ -82,7 +79,6 @@ class Registry:
         return None if found is None else int(found.schema_id)
 
     def register(self, subject: str, text: str, schema_format: str) -> int:
-        """Register a schema with a subject, and return its id."""
         schema = self._schema(text, schema_format)
         with self._asking(f"registering the schema in subject {subject!r}"):
             return int(self._client.register_schema(subject, schema, normalize_schemas=self.options.normalize))
@@ -118,21 +114,8 @@ class Registry:
             raise SchemaRegistryError(url=where, operation=operation, detail=detail) from error
 
 
-def _http_library() -> Any:
-    """The HTTP library of confluent-kafka: httpx2 from 2.16 on, httpx before."""
-    try:
-        return importlib.import_module("httpx2")
-    except ModuleNotFoundError:
-        return importlib.import_module("httpx")
-
-
 def _refused(rule: str, remedy: str) -> ConfigurationError:
     return refused("schema_registry", "***", rule, remedy)
-
-
-#: The name of a derived record or message.
-_NAMES = {"key": "Key", "value": "Value"}
-_ADVICE = "Avro and Protobuf schemas describe structs: pass {part}='struct(…)'"
 
 
 @dataclass(frozen=True)
@@ -142,7 +125,6 @@ class SchemaRequest:
     Attributes:
         topic: topic of the records; None if rows name their topics.
         strategy: naming strategy of the subject.
-        expression: SQL of the key or the value.
         schema: text of a schema; None for a derived one, or the newest of the subject.
         name: name of the derived record with its namespace, or the message of a given Protobuf schema.
     """
@@ -172,7 +154,8 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
     if not isinstance(kind, StructType) and (request.part == "value" or request.format == "protobuf"):
-        raise NoSchemaError("", f"the {request.part} is {kind.simpleString()}", _ADVICE.format(part=request.part))
+        advice = f"Avro and Protobuf schemas describe structs: pass {request.part}='struct(…)'"
+        raise NoSchemaError("", f"the {request.part} is {kind.simpleString()}", advice)
     if registry.options.latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)
@@ -256,7 +239,7 @@ def _allowed_names(names: Sequence[str]) -> list[str]:
 
 
 def _derived(request: SchemaRequest, kind: DataType) -> str:
-    name = request.name or _NAMES[request.part]
+    name = request.name or request.part.capitalize()
     if request.format == "avro":
         return json.dumps(derived_schema(kind, name))
     assert isinstance(kind, StructType)
@@ -267,7 +250,8 @@ def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str |
     """The name of a schema's record or message, if any, its encoder, and Protobuf's message indexes."""
     if request.format == "avro":
         schema = parsed_schema(text)
-        return record_name(schema), avro_encoder(kind, schema), None
+        name = schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
+        return name, avro_encoder(kind, schema), None
     assert isinstance(kind, StructType)
     message = compiled_message(text, request.name)
     return message.full_name, protobuf_encoder(kind, message), message_indexes(message)

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.serialisation.columns import NoSchemaError, joined_path
-from spark_2pc_sink.serialisation.protobuf_encoder import (
+from spark_2pc_sink.serialisation.serialiser import (
     DATE,
     TIMESTAMP,
-    Field,
+    Encoder,
     Map,
     Message,
+    NoSchemaError,
     Repeated,
     Single,
     ValueType,
+    joined_path,
 )
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def message_indexes(message: Descriptor) -> tuple[int, ...]:
 def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> Message:
     """The encoder of a struct as a message; refuses a message that cannot represent some values of the type."""
     columns = {each.name: each.dataType for each in kind.fields}
-    fields: list[tuple[str, Field]] = []
+    fields: list[tuple[str, Encoder]] = []
     for described in sorted(message.fields, key=lambda each: each.number):
         inner = joined_path(path, described.name)
         # A field missing in the value is omitted, as a field without a value is.
@@ -192,7 +193,7 @@ def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> M
     return Message(fields=tuple(fields))
 
 
-def _field(kind: DataType, described: FieldDescriptor, path: str) -> Field:
+def _field(kind: DataType, described: FieldDescriptor, path: str) -> Encoder:
     number, message = described.number, described.message_type
     if message is not None and message.GetOptions().map_entry:
         if not isinstance(kind, MapType):

@@ -25,8 +25,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire.batch_format import record_content
-from spark_2pc_sink.wire.record_batch import PlacedBatch, combine_digests, format_digest
-from spark_2pc_sink.wire.record_list import encode_listed_batches
+from spark_2pc_sink.wire.record_batch import PlacedBatch, combine_digests, encode_listed_batches, format_digest
 
 #: Runner of a block: a thread, and the task of its event loop; None if there is none.
 Runner: TypeAlias = tuple[int, int | None]

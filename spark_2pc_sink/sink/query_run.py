@@ -26,7 +26,6 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunIds, Sides
 from spark_2pc_sink.sink.driver.on_decide import run_on_decide
@@ -39,6 +38,7 @@ from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch, TaskJobs
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.records.record_side import RecordSide
 from spark_2pc_sink.sink.report import BatchReport
+from spark_2pc_sink.sink.rows.row_sql import identity_sql
 
 #: Distinguishes actions of a job from an operator's commands.
 _PROGRAM: Final = "job"

@@ -47,8 +47,7 @@ from spark_2pc_sink.kafka.transaction_queries import (
 )
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.transactions.remedies import end_known
-from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.responses import KafkaPart, initialized_pair
+from spark_2pc_sink.wire.messages import KafkaPart, describe_error, initialized_pair
 
 #: The only states in which partitions of a transaction are open: from Produce to the last end marker.
 _STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}

@@ -2,7 +2,8 @@
 
 Everything else in this layer accesses columns through this module, so that the traps of Arrow's layout (slices with
 an offset, absent buffers, null rows that still span bytes, 32 and 64 bit offsets) are handled once.
-Varints of whole numeric columns are also written here: zigzag, as in Kafka and Avro, or plain.
+Varints of whole numeric columns are also written here: zigzag, as in Kafka and Avro, or plain. Rows of bytes are the
+building blocks for encoders of columns: these build each row's encoding without a loop over rows.
 
 `EncodedRows` are the columns that become records. Row sizes are computed once: cutting, buffering and joining rows
 reuses them.
@@ -234,19 +235,73 @@ def _scatter(data: ByteArray, cursor: Int64Array, columns: Sequence[Varints | No
     for column in columns:
         if column is None:
             cursor += 1  # the byte is 0 already
-        else:
-            _write_varints(data, cursor, column.unsigned, column.sizes)
-            cursor += column.sizes
+            continue
+        positions, unsigned, sizes = cursor, column.unsigned, column.sizes
+        for portion in range(int(sizes.max(initial=0))):
+            if portion:
+                longer = sizes > portion
+                if not longer.all():
+                    positions, unsigned, sizes = positions[longer], unsigned[longer], sizes[longer]
+            low_bits = (unsigned >> (BITS * portion)) & LOW_BITS
+            data[positions + portion] = np.where(sizes > portion + 1, low_bits | MORE_FOLLOW, low_bits)
+        cursor += column.sizes
 
 
-def _write_varints(data: ByteArray, positions: Int64Array, unsigned: UInt64Array, sizes: Int64Array) -> None:
-    for portion in range(int(sizes.max(initial=0))):
-        if portion:
-            longer = sizes > portion
-            if not longer.all():
-                positions, unsigned, sizes = positions[longer], unsigned[longer], sizes[longer]
-        low_bits = (unsigned >> (BITS * portion)) & LOW_BITS
-        data[positions + portion] = np.where(sizes > portion + 1, low_bits | MORE_FOLLOW, low_bits)
+# --- rows of bytes: large_binary arrays without nulls, contiguous: regrouping changes offsets, copies nothing
+
+
+#: A column, or bytes common to all rows.
+Piece: TypeAlias = ArrowColumn | bytes
+
+
+def joined_rows(pieces: Sequence[Piece], row_count: int) -> ArrowColumn:
+    if all(isinstance(piece, bytes) for piece in pieces):
+        constant = np.frombuffer(b"".join(pieces), np.uint8)
+        return matrix_rows(np.tile(constant, (row_count, 1)))
+    return join_rows(pieces, row_count).cast(pa.large_binary())
+
+
+def matrix_rows(matrix: npt.NDArray[Any]) -> ArrowColumn:
+    count, width = matrix.shape
+    return _rows(matrix, np.arange(count + 1, dtype=np.int64) * width)
+
+
+def fixed_rows(numbers: npt.NDArray[Any]) -> ArrowColumn:
+    return matrix_rows(np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), numbers.dtype.itemsize))
+
+
+def chosen_rows(matrix: npt.NDArray[Any], chosen: BoolArray) -> ArrowColumn:
+    return _rows(matrix[chosen], offsets_of(chosen.sum(axis=1, dtype=np.int64)))
+
+
+def varint_rows(*columns: Varints) -> ArrowColumn:
+    return _rows(*encode_varint_rows(columns, len(columns[0])))
+
+
+def spread_rows(rows: ArrowColumn, there: BoolArray) -> ArrowColumn:
+    """The rows at the True places of ``there``, and empty rows elsewhere."""
+    return _over(rows, _offsets(rows)[offsets_of(there.astype(np.int64))])
+
+
+def grouped_rows(rows: ArrowColumn, counts: Int64Array) -> ArrowColumn:
+    """Concatenate groups of rows, with these numbers of rows, into one row each."""
+    return _over(rows, _offsets(rows)[offsets_of(counts)])
+
+
+def _rows(data: npt.NDArray[Any], offsets: Int64Array) -> ArrowColumn:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data).reshape(-1))]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _over(rows: ArrowColumn, offsets: Int64Array) -> ArrowColumn:
+    """Rows with other offsets into the same bytes."""
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data_of(rows)])
+
+
+def _offsets(rows: ArrowColumn) -> Int64Array:
+    if not len(rows):
+        return np.zeros(1, np.int64)
+    return np.frombuffer(rows.buffers()[1], np.int64)[rows.offset : rows.offset + len(rows) + 1]
 
 
 #: Attributes and timestamp delta of a record: one byte each, both 0.
@@ -311,7 +366,8 @@ class Headers:
         """See `EncodedRows.of`; ``row_key`` identifies a row in errors."""
         lists = as_one_array(column)
         pairs = lists.flatten() if pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type) else None
-        if pairs is None or not _is_pair(pairs.type):
+        names = [] if pairs is None or not pa.types.is_struct(pairs.type) else [field.name for field in pairs.type]
+        if pairs is None or sorted(names) != ["key", "value"]:
             raise LocalProtocolError(
                 operation="encode column 'headers'",
                 state=f"Arrow type {lists.type}",
@@ -462,7 +518,3 @@ class EncodedRows:
 
     def header_parts(self) -> Sequence[ArrowColumn | bytes]:
         return [NO_HEADERS] if self.headers is None else self.headers.parts()
-
-
-def _is_pair(kind: Any) -> bool:
-    return bool(pa.types.is_struct(kind)) and sorted(field.name for field in kind) == ["key", "value"]

@@ -273,15 +273,15 @@ def _read_record(section: bytes, start: int, header: BatchHeader, headers_max: i
         raise IndexError(f"its length is {length}, the section has {len(section)} bytes")
     timestamp_delta, position = read_varint(section, position + 1)  # after the attributes, which are unused
     offset_delta, position = read_varint(section, position)
-    key, position = _read_bytes(section, position)
-    value, position = _read_bytes(section, position)
+    key, position = read_bytes(section, position)
+    value, position = read_bytes(section, position)
     header_count, position = read_varint(section, position)
     if header_count > headers_max:
         raise IndexError(f"it has {header_count} headers, more than the {headers_max} left for this batch")
     headers = []
     for _ in range(header_count):
-        name, position = _read_bytes(section, position)
-        content, position = _read_bytes(section, position)
+        name, position = read_bytes(section, position)
+        content, position = read_bytes(section, position)
         headers.append(((name or b"").decode(), content))
     if position != stop:
         raise IndexError(f"it ends at byte {position}, but by its length at {stop}")
@@ -289,7 +289,8 @@ def _read_record(section: bytes, start: int, header: BatchHeader, headers_max: i
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers), header), stop
 
 
-def _read_bytes(section: bytes, position: int) -> tuple[bytes | None, int]:
+def read_bytes(section: bytes, position: int) -> tuple[bytes | None, int]:
+    """Bytes after their length, and where they end; None for length -1."""
     length, position = read_varint(section, position)
     if length < 0:
         return None, position

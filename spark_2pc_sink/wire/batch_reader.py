@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import lz4.frame
 import pyarrow as pa
@@ -28,6 +28,7 @@ from spark_2pc_sink.wire.batch_format import (
     StoredMarker,
     broken,
     end_marker,
+    read_bytes,
     read_header,
     read_records,
     read_unsigned,
@@ -50,7 +51,6 @@ class DecodedBatch(BatchHeader):
     payload: memoryview
 
     def records(self) -> Iterator[Record]:
-        """Decode the records, see `read_records`."""
         return read_records(decompress(self.payload, Compression(self.compression)), self)
 
     @property
@@ -120,14 +120,14 @@ def _must_fit(size: int, bytes_max: int) -> None:
         raise ValueError(f"it decompresses to more than {bytes_max} bytes")
 
 
-def _pieces_gzip(data: memoryview, _: int) -> Iterator[bytes]:
-    stream = zlib.decompressobj(_ANY_WINDOW_BITS)
+def _pieces_of(stream: Any, data: memoryview) -> Iterator[bytes]:
+    """The data decompressed by zlib, which returns what it has not read yet, or by lz4, which keeps that itself."""
     rest: bytes | memoryview = data
     while not stream.eof:
         piece = stream.decompress(rest, _PIECE_BYTES)
-        if not piece and not stream.unconsumed_tail and not stream.eof:
+        rest = getattr(stream, "unconsumed_tail", b"")
+        if not piece and not rest and not stream.eof:
             raise EOFError("it ends in the middle")
-        rest = stream.unconsumed_tail
         yield piece
 
 
@@ -149,17 +149,6 @@ def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
     return plain
 
 
-def _pieces_lz4(data: memoryview, _: int) -> Iterator[bytes]:
-    stream = lz4.frame.LZ4FrameDecompressor()
-    rest: bytes | memoryview = data
-    while not stream.eof:
-        piece: bytes = stream.decompress(rest, _PIECE_BYTES)
-        if not piece and not stream.eof:
-            raise EOFError("it ends in the middle")
-        rest = b""
-        yield piece
-
-
 def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
         while piece := stream.read(_PIECE_BYTES):
@@ -169,9 +158,9 @@ def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
 #: The decompressed data in pieces of bounded size.
 _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {
     Compression.NONE: lambda data, _: iter((bytes(data),)),
-    Compression.GZIP: _pieces_gzip,
+    Compression.GZIP: lambda data, _: _pieces_of(zlib.decompressobj(_ANY_WINDOW_BITS), data),
     Compression.SNAPPY: _pieces_snappy,
-    Compression.LZ4: _pieces_lz4,
+    Compression.LZ4: lambda data, _: _pieces_of(lz4.frame.LZ4FrameDecompressor(), data),
     Compression.ZSTD: _pieces_zstd,
 }
 
@@ -199,14 +188,12 @@ def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> list[bytes]:
 
 
 def key_of_content(content: bytes) -> bytes | None:
-    length, start = read_varint(content, 0)
-    return None if length < 0 else content[start : start + length]
+    return read_bytes(content, 0)[0]
 
 
 def value_of_content(content: bytes) -> bytes | None:
-    length, start = read_varint(content, 0)
-    length, start = read_varint(content, start + max(length, 0))
-    return None if length < 0 else content[start : start + length]
+    _, start = read_bytes(content, 0)
+    return read_bytes(content, start)[0]
 
 
 def content_digests(contents: Iterable[bytes]) -> frozenset[bytes]:

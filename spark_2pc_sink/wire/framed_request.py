@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
@@ -121,7 +120,12 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
     def build(version: int) -> FramedRequest:
         layout = _ENDED_WITH_PAIR if version >= _PAIR_IN_END_VERSION else _ENDED
-        return FramedRequest(Api.END_TXN, version, body, partial(_read_ended, layout))
+
+        def read(data: bytes) -> EndTxnResponse:
+            _throttle_ms, *ended = layout.unpack_from(data, _skip_tags(data, _CORRELATION_BYTES))
+            return EndTxnResponse(*ended)
+
+        return FramedRequest(Api.END_TXN, version, body, read)
 
     return RequestTemplate(Api.END_TXN, build)
 
@@ -147,11 +151,6 @@ def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
         return ProducerIdAndEpoch(producer_id, epoch)
     except ConfigurationError as error:
         raise RemoteProtocolError(peer="the transaction coordinator", detail=str(error)) from error
-
-
-def _read_ended(layout: struct.Struct, data: bytes) -> EndTxnResponse:
-    _throttle_ms, *ended = layout.unpack_from(data, _skip_tags(data, _CORRELATION_BYTES))
-    return EndTxnResponse(*ended)
 
 
 def _read_produced(data: bytes) -> dict[TopicPartition, ProducedPartition]:

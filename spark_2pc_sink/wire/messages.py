@@ -1,16 +1,21 @@
-"""All Kafka requests of this package except Produce and EndTxn (see `framed_request`), using kafka-python.
+"""Kafka's messages by kafka-python: all requests except Produce and EndTxn (see `framed_request`), and the answers.
 
-For each API there is a function ``<api>_request``; `spark_2pc_sink.wire.responses` reads the kafka-python objects with
-which brokers answer. Nothing here waits, retries or interprets.
+For each API there is a function ``<api>_request``. Callers read the fields of answers directly: kafka-python's objects
+have the names of Kafka's message definitions, in Python's spelling (``error_code``, ``current_txn_start_offset``). An
+error code stays a number, because its meaning depends on the request; `describe_error` names it. Nothing here waits,
+retries or interprets.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from kafka import errors as kafka_errors
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeProducersRequest,
@@ -22,10 +27,11 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate
+from spark_2pc_sink.wire.framed_request import FramedRequest, RequestTemplate, pair_of
 
 _Part = TypeVar("_Part")
 #: The first version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
@@ -264,3 +270,152 @@ def _by_topic(parts: Iterable[tuple[TopicPartition, _Part]]) -> dict[str, list[_
 
 def _indexes(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return _by_topic((partition, partition.partition) for partition in sorted(set(partitions)))
+
+
+# --- responses: their parts, indexed by subject ---------------------------------------------------------------------
+
+#: A decoded response of ``kafka.protocol``, whose classes are generated at run time from Kafka's own schemas.
+KafkaResponse: TypeAlias = Any
+#: A part of a response: a topic, a partition, a transaction.
+KafkaPart: TypeAlias = Any
+
+
+def by_partition(response: KafkaResponse) -> dict[TopicPartition, KafkaPart]:
+    """The partitions in a response, or in a part with topics; Fetch has other names for topics and their names."""
+    return {
+        TopicPartition(topic.topic if hasattr(topic, "topic") else topic.name, part.partition_index): part
+        for topic in (response.responses if hasattr(response, "responses") else response.topics)
+        for part in topic.partitions
+    }
+
+
+def topic_exists(topic: KafkaPart) -> bool:
+    return topic.error_code == Code.NONE and bool(topic.partitions)
+
+
+def topic_id(topic: KafkaPart) -> str:
+    """A topic's id in a Metadata response, in the format of Kafka's tools (KIP-516).
+
+    It changes when the topic is deleted and recreated. '' if the broker has none: below version 10, and in clusters
+    that were never upgraded past Kafka 2.7.
+    """
+    given = topic.topic_id
+    if given is None or not given.int:
+        return ""
+    # URL-safe Base64 without padding (org.apache.kafka.common.Uuid).
+    return base64.urlsafe_b64encode(given.bytes).rstrip(b"=").decode()
+
+
+def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -> dict[str, KafkaPart]:
+    """The FindCoordinator results, by transactional id; a response about other ids is a RemoteProtocolError."""
+    found = {each.key: each for each in response.coordinators}
+    wanted = set(transactional_ids)
+    if found.keys() != wanted or len(response.coordinators) != len(wanted):
+        raise RemoteProtocolError(
+            peer="a broker",
+            detail=f"FindCoordinator for {len(wanted)} transactional ids answered {len(response.coordinators)} "
+            f"coordinators, {len(found.keys() & wanted)} of them for these ids",
+        )
+    return found
+
+
+def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
+    """The pair returned by InitProducerId; None with an error, RemoteProtocolError for success without a pair."""
+    producer = pair_of(response.producer_id, response.producer_epoch)
+    if response.error_code == Code.NONE and producer is None:
+        raise RemoteProtocolError(
+            peer="the transaction coordinator", detail="InitProducerId succeeded without a producer id"
+        )
+    return producer
+
+
+def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, part.partition_index): part.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
+
+
+def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
+    """Each partition's error code in a WriteTxnMarkers response, by producer id."""
+    return {
+        marker.producer_id: {at: part.error_code for at, part in by_partition(marker).items()}
+        for marker in response.markers
+    }
+
+
+def described(response: KafkaResponse, transactional_id: str) -> KafkaPart:
+    """The result for one id in a DescribeTransactions response; a response without it is a RemoteProtocolError."""
+    found = next((each for each in response.transaction_states if each.transactional_id == transactional_id), None)
+    if found is None:
+        raise RemoteProtocolError(
+            peer="a broker", detail=f"DescribeTransactions did not answer about {transactional_id!r}"
+        )
+    return found
+
+
+def transaction_partitions(described: KafkaPart) -> tuple[TopicPartition, ...]:
+    """A described transaction's partitions without an end marker."""
+    return tuple(sorted(TopicPartition(topic.topic, index) for topic in described.topics for index in topic.partitions))
+
+
+def config_values(response: KafkaResponse, resource_name: str) -> Mapping[str, str | None] | None:
+    """A resource's values in a DescribeConfigs response; None without permission (DESCRIBE_CONFIGS).
+
+    A sensitive or unset value is None.
+    """
+    found = next((each for each in response.results if each.resource_name == resource_name), None)
+    if found is None or found.error_code != Code.NONE:
+        return None
+    return {config.name: config.value for config in found.configs}
+
+
+# --- error codes: kafka-python's table, except where Apache Kafka 4.4.0 differs -------------------------------------
+
+
+@dataclass(frozen=True)
+class ErrorCode:
+    """One error code by its name in ``org.apache.kafka.common.protocol.Errors``.
+
+    ``retriable`` if Kafka's own clients send the same request again (its exception is a ``RetriableException``). A code
+    can still be final for one request: the caller decides, this only gives Kafka's general meaning.
+    """
+
+    code: int
+    name: str
+    retriable: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.code})"
+
+
+_CORRECTIONS: Final = (
+    ErrorCode(-1, "UNKNOWN_SERVER_ERROR", retriable=False),
+    ErrorCode(0, "NONE", retriable=False),
+    ErrorCode(2, "CORRUPT_MESSAGE", retriable=True),
+    ErrorCode(6, "NOT_LEADER_OR_FOLLOWER", retriable=True),
+    ErrorCode(10, "MESSAGE_TOO_LARGE", retriable=False),
+    ErrorCode(17, "INVALID_TOPIC_EXCEPTION", retriable=False),
+    ErrorCode(39, "INVALID_REPLICA_ASSIGNMENT", retriable=False),
+    ErrorCode(128, "INVALID_REGULAR_EXPRESSION", retriable=False),
+    ErrorCode(129, "REBOOTSTRAP_REQUIRED", retriable=False),
+    ErrorCode(130, "STREAMS_INVALID_TOPOLOGY", retriable=False),
+    ErrorCode(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", retriable=False),
+    ErrorCode(132, "STREAMS_TOPOLOGY_FENCED", retriable=False),
+    ErrorCode(133, "SHARE_SESSION_LIMIT_REACHED", retriable=True),
+    ErrorCode(134, "GROUP_DELETION_FAILED", retriable=False),
+    ErrorCode(135, "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED", retriable=False),
+    ErrorCode(136, "CONTROLLER_ID_NOT_REGISTERED", retriable=False),
+)
+
+#: Every known code.
+ERROR_CODES: Final[dict[int, ErrorCode]] = {
+    code: ErrorCode(code, error.message, error.retriable)
+    for code, error in sorted(item for item in kafka_errors.kafka_errors.items() if item[0] is not None)
+} | {error.code: error for error in _CORRECTIONS}
+
+
+def describe_error(code: int) -> ErrorCode:
+    """Explain ``code``; an unknown one is named ``UNKNOWN_ERROR_<code>`` and is not retriable."""
+    return ERROR_CODES.get(code) or ErrorCode(code, f"UNKNOWN_ERROR_{code}", retriable=False)

@@ -12,9 +12,6 @@ made with NumPy. One ``binary_join_element_wise`` then joins them with key, valu
 its result *is* the records section, with room for the batch's header before it. All records of a section have the
 timestamp of the batch, so their delta is 0.
 
-Compression is ``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
-(``org.apache.kafka.common.record.CompressionType``).
-
 The digest of a set of records, independent of their order, partitions or batches, is the sum, modulo 2^128, of one
 128-bit hash for each record. The database stores it together with the decision, so that a resent batch
 can be shown to be the same batch. Unlike an exclusive or, a sum also changes when a record is duplicated. Adding the
@@ -29,7 +26,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise, repeat
@@ -70,6 +67,7 @@ from spark_2pc_sink.wire.batch_format import (
     SEQUENCE_COUNT,
     TRANSACTIONAL_BIT,
     Buffer,
+    encode_records,
 )
 
 #: The digest of no records at all.
@@ -219,7 +217,7 @@ XERIAL_LENGTH_BYTES: Final = 4
 
 
 class Compression(Enum):
-    """How the records of a batch are compressed; the value is the number in the batch's attributes."""
+    """Bits 0 to 2 of a batch's attributes (Kafka's ``CompressionType``); its ``compression.type`` by name."""
 
     NONE = 0
     GZIP = 1
@@ -352,3 +350,62 @@ def assign_producer(
 def checksum(batch: memoryview) -> int:
     """The CRC-32C of a whole batch, as stored in its header."""
     return int(google_crc32c.value(pa.py_buffer(batch[CRC_END:])))
+
+
+# --- a few records, one by one: for a handful, NumPy and Arrow calls cost more than the bytes, which are the same -----
+
+#: Smaller batches are not compressed. Initialising zstd takes longer than everything else done for a record, and saves
+#: less than the size of its transaction's headers and end markers.
+COMPRESSED_BYTES_MIN: Final = 512
+#: Bytes of a record besides its content: its length and offset delta (5 each), attributes and timestamp delta.
+RECORD_BYTES: Final = 12
+
+
+def encode_listed_batches(
+    contents: Mapping[TopicPartition, Sequence[bytes]],
+    *,
+    bytes_max: int,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None,
+) -> Iterator[EncodedBatch]:
+    """The batches of a transaction, each of at most ``bytes_max`` bytes of records, see `cut_contents`."""
+    for partition, of_partition in contents.items():
+        for part in cut_contents(of_partition, bytes_max):
+            yield encode_listed_batch(partition, part, timestamp_ms=timestamp_ms, compression=compression, level=level)
+
+
+def encode_listed_batch(
+    partition: TopicPartition,
+    contents: Sequence[bytes],
+    *,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None = None,
+) -> EncodedBatch:
+    """One batch of a transaction from contents made by `batch_format.record_content`, at least one.
+
+    It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
+    """
+    section = encode_records(contents)
+    codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
+    payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
+    count = len(contents)
+    header = unassigned_header(len(payload), codec, count, timestamp_ms)
+    seed = xxhash.xxh3_64_intdigest(partition.topic.encode())
+    digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % DIGEST_MODULUS
+    return EncodedBatch(partition, bytearray().join((header, payload)), count, digest=digest)
+
+
+def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
+    """Split contents before a batch's records would exceed ``bytes_max``; a larger record gets its own batch."""
+    part: list[bytes] = []
+    size = 0
+    for content in contents:
+        record_bytes = len(content) + RECORD_BYTES
+        if part and size + record_bytes > bytes_max:
+            yield part
+            part, size = [], 0
+        part.append(content)
+        size += record_bytes
+    yield part

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.messages import describe_error
 from tests.conformance import operations as ops
 from tests.conformance.cases import NEW_NAMES, TIMEOUT_MS, Name
 from tests.conformance.leader_operations import (

@@ -26,8 +26,8 @@ from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, KnownTopics, RecordForwarder
-from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
+from spark_2pc_sink.sink.records.record_columns import TopicFacts, Topics
+from spark_2pc_sink.sink.records.record_side import ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement

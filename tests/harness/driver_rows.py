@@ -24,8 +24,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay, TransactionTicket
-from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
-from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
+from spark_2pc_sink.sink.records.record_side import DeadLetterTopic, ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest

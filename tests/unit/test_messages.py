@@ -62,9 +62,8 @@ from spark_2pc_sink.sink.job.executors import ExecutorAnswer
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, TOPIC as TOPIC_COLUMN, VALUE
 from spark_2pc_sink.sink.records.record_expressions import check_taken, choose_expressions
 from spark_2pc_sink.sink.rows.catalog import TargetTable
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, create_table_ddl, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.transactions import (
     AbortedOpenTransaction,
     HangingTransaction,

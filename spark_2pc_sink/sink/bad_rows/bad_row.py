@@ -1,14 +1,23 @@
-"""A bad row: how it is named, how bad rows are found among many, and its stored details."""
+"""Bad rows: how they are named, found among many by their output, and described.
+
+A table's are found by the sift: rows are written as a batch writes them, by the same code into the same table, with its
+triggers, in a transaction that is rolled back, in one savepoint per try. Accepted rows stay until the transaction ends,
+so each row is judged together with those before it: of two rows with one primary key, the second is refused. Deferred
+constraints are checked at the end of each try.
+"""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from spark_2pc_sink.errors import (
@@ -20,7 +29,9 @@ from spark_2pc_sink.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.rows.table_copy import CopyBytes, TableRows
 
 
 #: The columns that a sift adds to a batch. The first is an identity, or a fingerprint.
@@ -41,7 +52,6 @@ class RefusedRow:
         identity: hexadecimal digits, the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is
             looked up.
         number: tells equal rows apart, within one job of Spark.
-        output: the output that refused it.
         sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     """
 
@@ -76,7 +86,6 @@ class BadRow:
 
     Attributes:
         occurrences: number of rows left out.
-        row: the row as JSON.
         equal_rows: number of equal rows in the whole batch; None if not counted.
         fingerprint: None if not requested.
     """
@@ -98,13 +107,8 @@ class BadRow:
     @property
     def columns(self) -> dict[str, str | int]:
         """The columns of its dead letter that describe it, except the row itself."""
-        return {
-            "identity": self.identity,
-            "occurrences": self.occurrences,
-            "output": self.output,
-            "reason": self.reason,
-            "sqlstate": self.sqlstate,
-        }
+        names = ("identity", "occurrences", "output", "reason", "sqlstate")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         code = f" [{self.sqlstate}]" if self.sqlstate else ""
@@ -154,7 +158,6 @@ class BadRows(dict[str, BadRow]):
         return BadRows(more.values())
 
     def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
-        """The same rows with details looked up in the batch."""
         rows = dict(self)
         for found in looked_up:
             row = rows[found.identity]
@@ -190,7 +193,6 @@ _ROW_BYTES: Final = struct.Struct("!q")
 
 
 def row_names(batch: Any) -> Any:
-    """The columns that name the rows of an Arrow batch."""
     return batch.select([IDENTITY, NUMBER, WINS])
 
 
@@ -219,6 +221,7 @@ def unpack_rows(content: memoryview) -> Iterator[tuple[Any, bytes]]:
         yield names, reader.read(row_bytes)
 
 
+Item = TypeVar("Item")
 Refusal = TypeVar("Refusal")
 
 
@@ -260,16 +263,148 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
 
 
 def try_again(
-    refused: list[tuple[int, Refusal]], attempt: Callable[[int, int], Refusal | None]
-) -> list[tuple[int, Refusal]]:
+    refused: list[tuple[Item, Refusal]], attempt: Callable[[Item], Refusal | None]
+) -> list[tuple[Item, Refusal]]:
     """Retry refused rows on top of all rows kept since, until no more of them is accepted.
 
     A row may refer to one that arrived after it.
     """
     while refused:
-        again = ((row, attempt(row, row + 1)) for row, _ in refused)
+        again = ((row, attempt(row)) for row, _ in refused)
         still = [(row, refusal) for row, refusal in again if refusal is not None]
         if len(still) == len(refused):
             return still
         refused = still
     return refused
+
+
+# --- the sift of a table ---------------------------------------------------------------------------------------------
+
+_COLUMNS: Final = struct.Struct("!h")
+_LENGTH: Final = struct.Struct("!i")
+
+
+class SiftedPart:
+    """Some rows of a batch, encoded together for the table, with their names; any range of them can be copied.
+
+    Row boundaries are located only when a part is requested: usually all rows are copied at once.
+    """
+
+    def __init__(self, names: Any, rows: bytes) -> None:
+        self.names: Any = names
+        self._rows = memoryview(rows)
+
+    def __len__(self) -> int:
+        return int(self.names.num_rows)
+
+    @property
+    def winners(self) -> list[int]:
+        """The positions of rows that are not superseded."""
+        winners: list[int] = np.flatnonzero(self.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
+        return winners
+
+    def between(self, start: int, stop: int) -> list[memoryview]:
+        """The COPY bytes of the rows from ``start`` to below ``stop``."""
+        if (start, stop) == (0, len(self)):
+            return [self._rows]
+        return [self._rows[self._begins[start] : self._begins[stop]]]
+
+    def only(self, rows: Sequence[int]) -> SiftedPart:
+        """A copy of some of the rows, which does not keep the others in memory."""
+        chosen = (self._rows[self._begins[row] : self._begins[row + 1]] for row in rows)
+        return SiftedPart(self.names.take(pa.array(rows, pa.int64())), b"".join(chosen))
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The offset of each row, and the end of the last one."""
+        at, begins = 0, [0]
+        while at < len(self._rows):
+            (columns,) = _COLUMNS.unpack_from(self._rows, at)
+            at += _COLUMNS.size
+            for _ in range(columns):
+                (length,) = _LENGTH.unpack_from(self._rows, at)
+                at += _LENGTH.size + max(length, 0)
+            begins.append(at)
+        return begins
+
+
+class TableSift:
+    """Tries the rows of a batch part by part.
+
+    Args:
+        connection: in a transaction that will be rolled back.
+        table: opens the table for the rows of one try.
+        most: stop once more rows than this are refused.
+    """
+
+    def __init__(
+        self, connection: Connection, table: Callable[[Connection], TableRows], *, output: str, most: int
+    ) -> None:
+        self._connection = connection
+        self._table = table
+        self._output = output
+        self._most = most
+        # Each as its own part: it is retried at the end.
+        self._refused: list[tuple[SiftedPart, ConstraintError]] = []
+
+    @property
+    def refused(self) -> list[RefusedRow]:
+        return [RefusedRow.of(*name_of(part.names, 0), self._output, error) for part, error in self._refused]
+
+    @property
+    def too_many(self) -> bool:
+        return len(self._refused) > self._most
+
+    def copy(self, pieces: Iterable[CopyBytes]) -> None:
+        """Try the rows that search tasks have sent, until too many are refused."""
+        for piece in pieces:
+            for names, rows in unpack_rows(piece):
+                if not self.too_many:
+                    self.take(SiftedPart(names, rows))
+
+    def take(self, part: SiftedPart) -> None:
+        """Try the rows of a part, and keep the accepted ones.
+
+        A superseded row only has to be readable by the database: it is never written to the table.
+
+        Raises:
+            DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
+        """
+        winners = part.winners
+        if len(winners) < len(part):
+            unreadable = set(self._find(part, write=False))
+            part = part.only([row for row in winners if row not in unreadable])
+        self._find(part, write=True)
+
+    def finish(self) -> None:
+        """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
+        if not self.too_many:
+            self._refused = try_again(self._refused, lambda part: self._try(part.between(0, 1), 1, write=True))
+
+    def _find(self, part: SiftedPart, *, write: bool) -> list[int]:
+        """Record the refused rows of a part; returns their positions in it."""
+        found = find_refused(
+            len(part),
+            lambda start, stop: self._try(part.between(start, stop), stop - start, write=write),
+            most=self._most - len(self._refused),
+        )
+        self._refused += [(part.only([row]), error) for row, error in found]
+        return [row for row, _ in found]
+
+    def _try(self, pieces: Sequence[CopyBytes], count: int, *, write: bool) -> ConstraintError | None:
+        """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
+        with closing(self._connection.connection.cursor()) as cursor:
+            cursor.execute("SAVEPOINT _2pc_sift")
+            try:
+                rows = self._table(self._connection)
+                rows.copy(pieces)
+                if write:
+                    rows.delete()
+                    rows.write()
+                    rows.finish(count)
+                rows.forget()
+            except ConstraintError as refusal:
+                cursor.execute("ROLLBACK TO SAVEPOINT _2pc_sift; RELEASE SAVEPOINT _2pc_sift")
+                return refusal
+            cursor.execute("RELEASE SAVEPOINT _2pc_sift")
+        return None

@@ -7,11 +7,12 @@ changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     DateTime,
     MetaData,
     PrimaryKeyConstraint,
@@ -29,18 +30,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import CreateTable
 
+from jdbc_state.connections import Database
 from jdbc_state.schema import TRANSACTIONAL_ID_CHARACTERS_MAX, sql_of
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
 from spark_2pc_sink.sink.rows.catalog import table_transaction
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from jdbc_state.connections import Database
-    from spark_2pc_sink.options import SinkOptions
 
 #: Required privileges on the table. DELETE: a rewritten batch replaces its earlier dead letters.
 PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")

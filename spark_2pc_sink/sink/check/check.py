@@ -7,31 +7,34 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from jdbc_state import SchemaReport, SqlStateStore
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
-from spark_2pc_sink.options import CommonOptions, RecoveryOptions
+from spark_2pc_sink.options import CommonOptions, RecoveryOptions, SinkOptions
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.outputs import Rows
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.recover_command import sink_flags
+from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.check.findings import EXECUTORS, CheckReport, Finding
-from spark_2pc_sink.sink.check.kafka_side import is_durable, kafka_findings, minutes, query_brokers, timeout_ms
+from spark_2pc_sink.sink.check.kafka_side import (
+    KafkaFacts,
+    is_durable,
+    kafka_findings,
+    minutes,
+    query_brokers,
+    timeout_ms,
+)
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from sqlalchemy import Connection
-
-    from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.options.outputs import Rows
-    from spark_2pc_sink.recovery.report import RecoveryReport
-    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts
 
 
 # --- PostgreSQL: read-only queries ----------------------------------------------------------------------------------
@@ -53,9 +56,7 @@ class DatabaseFacts:
     Attributes:
         problem: why it could not be queried, in which case all else is unknown; '' if it could.
         read_only: whether this role's transactions are read-only by default.
-        fsync: whether commits are flushed to disk.
         may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
-        state: the state table.
         tables: findings about the tables of rows and of dead letters.
     """
 
@@ -116,7 +117,6 @@ def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
 
 
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
-    """Findings about the database."""
     if database.problem:
         yield Finding("database", "problem", database.problem, database.remedy)
         return
@@ -160,7 +160,6 @@ def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
 
 
 def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) -> str:
-    """The paragraph about the guarantee."""
     said = [_promise(options)]
     if options.bad_rows == "dead_letter":
         name = options.dead_letter_name

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -23,16 +23,13 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions, SinkOptions
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_small
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.options import SinkOptions
 
 #: Never allocated by a broker: producer ids are counted up from 0, in blocks (KIP-730).
 _UNUSED_PRODUCER: Final = ProducerIdAndEpoch(2**63 - 1, 0)
@@ -83,7 +80,6 @@ class CheckedTopic:
     """One topic.
 
     Attributes:
-        there: whether it exists according to the brokers.
         allowed: whether this client may describe it.
         replicas: fewest replicas of any partition.
         operations: codes of the operations allowed to this client.
@@ -141,7 +137,6 @@ class KafkaFacts:
 
 
 def query_brokers(options: SinkOptions, *, timeout_s: int) -> KafkaFacts:
-    """Query the brokers about a sink, with ``timeout_s`` seconds for each request."""
     limit_ms = min(options.kafka.max_block_ms, timeout_s * 1000)
     with Cluster(replace(options.kafka, max_block_ms=limit_ms)) as cluster:
         try:
@@ -169,7 +164,7 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         brokers=len(nodes),
         transaction_version=features.transaction_version,
         offers_two_phase=offers,
-        configs=responses.config_values(answer, str(nodes[0])),
+        configs=messages.config_values(answer, str(nodes[0])),
         id_allowed=id_allowed,
         topics=known,
         trial=try_transaction(cluster, f"{transactional_id}{TRIAL}", writable) if id_allowed and writable else None,
@@ -184,7 +179,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
     answer = cluster.call(messages.metadata_request(names, operations=True), cluster.deadline())
     for found in sorted(answer.topics, key=lambda topic: topic.name):
         name = found.name
-        if not responses.topic_exists(found):
+        if not messages.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
             facts.append(CheckedTopic(name, there=refused, allowed=not refused))
             continue
@@ -197,7 +192,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
                 leaderless=sum(part.leader_id < 0 for part in found.partitions),
                 replicas=min(len(part.replica_nodes) for part in found.partitions),
                 operations=frozenset(found.authorized_operations or ()),
-                configs=responses.config_values(cluster.call(configs, cluster.deadline()), name),
+                configs=messages.config_values(cluster.call(configs, cluster.deadline()), name),
             )
         )
     return tuple(facts)
@@ -256,7 +251,6 @@ def grants_two_phase(kafka: KafkaFacts) -> bool | None:
 
 
 def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]:
-    """Findings about Kafka."""
     if kafka.problem:
         remedy = "correct bootstrap.servers, security.protocol or the login in kafka={...}; or start the brokers"
         yield Finding("brokers", "problem", kafka.problem, remedy)
@@ -269,7 +263,6 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         yield _trial(options, kafka.trial)
     for topic in kafka.topics:
         yield from _topic(options.kafka, kafka, topic)
-        yield from _transactional(topic, kafka.trial)
         if topic.name == options.dead_letter_topic and topic.configs is not None:
             yield from _dead_letters(topic, topic.configs)
     if not options.topics and any(lane.records is not None for lane in options.lanes):
@@ -349,6 +342,12 @@ def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: CheckedTopic) -> Ite
         text = "this user may not read there: recovery cannot tell how a forgotten transaction ended"
         yield Finding(subject, "warning", text, _acl(options, named, "Read"))
     yield _durability(options, topic)
+    why = "" if kafka.trial is None else kafka.trial.refused.get(topic.name, "")
+    if not why and (topic.configs or {}).get(DISKLESS) == "true":
+        why = f"{DISKLESS}=true"
+    if why:
+        remedy = f"use a topic that supports transactions; a diskless topic ({DISKLESS}=true) does not"
+        yield Finding(subject, "problem", f"it does not support transactions: {why}", remedy)
 
 
 def _trial(options: SinkOptions, trial: Trial) -> Finding:
@@ -363,19 +362,7 @@ def _trial(options: SinkOptions, trial: Trial) -> Finding:
     return Finding(subject, "ok", f"an empty one was begun and aborted, with transactional id {name}")
 
 
-def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding]:
-    """Findings for a topic that does not accept transactions."""
-    refused = {} if trial is None else trial.refused
-    why = refused.get(topic.name, "")
-    if not why and (topic.configs or {}).get(DISKLESS) == "true":
-        why = f"{DISKLESS}=true"
-    if why:
-        remedy = f"use a topic that supports transactions; a diskless topic ({DISKLESS}=true) does not"
-        yield Finding(f"topic {topic.name}", "problem", f"it does not support transactions: {why}", remedy)
-
-
 def _dead_letters(topic: CheckedTopic, configs: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Additional requirements for a dead-letter topic."""
     subject, allowed = f"dead-letter topic {topic.name}", int(configs.get(MESSAGE_BYTES) or MESSAGE_BYTES_WANTED)
     raised = f"set {MESSAGE_BYTES}={MESSAGE_BYTES_WANTED} or more"
     if rule := too_small(allowed):

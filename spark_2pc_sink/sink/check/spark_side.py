@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import EXECUTORS, Finding
@@ -24,22 +25,9 @@ from spark_2pc_sink.sink.job.table_loader import TableLoader
 from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-    from spark_2pc_sink.options import SinkOptions
-
 
 def rows_with(schema: StructType | str) -> DataFrame:
-    """An empty frame with a given schema.
-
-    Args:
-        schema: a ``StructType``, or columns as ``CREATE TABLE`` has them.
-
-    Raises:
-        ConfigurationError: there is no Spark session, or the text is not a valid schema.
-    """
+    """An empty frame with a schema, which may be columns as ``CREATE TABLE`` has them."""
     session = SparkSession.getActiveSession()
     if session is None:
         rule, remedy = "comparing it with the table needs a Spark session", "create the job's session first"
@@ -52,7 +40,6 @@ def rows_with(schema: StructType | str) -> DataFrame:
 
 
 def schema_findings(options: SinkOptions, batch: DataFrame) -> Iterator[Finding]:
-    """Findings about the schema of a batch, of which no row is read."""
     with closing(SqlStateStore(options.database, options.store_settings())) as store:
         for lane in options.lanes:
             subject = "rows" if lane.rows is None else f"rows of {lane.rows.table}"

@@ -23,12 +23,11 @@ import xxhash
 from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
-from spark_2pc_sink.serialisation.columns import NotEncodableError
+from spark_2pc_sink.serialisation.serialiser import NotEncodableError
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_columns import key_values
+from spark_2pc_sink.sink.records.record_columns import TopicRefusedError, Topics, key_values
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
-from spark_2pc_sink.sink.records.topics import TopicRefusedError, Topics
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
 from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream

@@ -28,15 +28,14 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, BadRows, LookedUpRow, RefusedRow
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, BadRows, LookedUpRow, RefusedRow, TableSift
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.bad_rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
-from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
 from spark_2pc_sink.sink.job.lane_columns import LaneWork, packed_name
 from spark_2pc_sink.sink.job.search_task import SearchPlan, run_search_task
 from spark_2pc_sink.sink.job.task_plan import TaskPlan, TaskResults
-from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
+from spark_2pc_sink.sink.records.record_side import RecordForwarder
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
+from spark_2pc_sink.sink.rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, BackgroundTask, attempt_threads

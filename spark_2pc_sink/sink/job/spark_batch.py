@@ -32,9 +32,14 @@ from spark_2pc_sink.sink.job.lane_columns import LaneWork, ordered, rows_of, sel
 from spark_2pc_sink.sink.job.session_facts import SessionFacts, session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskReceipt, TaskResults
-from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
-from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
-from spark_2pc_sink.sink.records.topics import Topics
+from spark_2pc_sink.sink.records.record_columns import Topics
+from spark_2pc_sink.sink.records.record_side import (
+    DeadLetterRecords,
+    Forwarded,
+    KnownTopics,
+    RecordForwarder,
+    RecordSide,
+)
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream, attempt_threads

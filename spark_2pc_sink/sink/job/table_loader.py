@@ -23,12 +23,17 @@ from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, true_sql
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction, utf8_connection
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import (
+    ColumnPlan,
+    add_columns,
+    create_table_ddl,
+    missing_columns,
+    plan_columns,
+)
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN, CopyPlan
-from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
+from spark_2pc_sink.sink.rows.row_sql import guarded_sql
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
-from spark_2pc_sink.sink.rows.text_guards import guarded_sql
 from spark_2pc_sink.sink.rows.type_mapping import in_arrow
 from spark_2pc_sink.sink.spark_sql import quoted
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.kafka.record_encoder import EncodingOptions
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
+    from spark_2pc_sink.sink.records.record_columns import Topics
     from spark_2pc_sink.sink.records.record_json import JsonField
-    from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 

@@ -1,17 +1,20 @@
-"""Columns from which a task builds records: names shared by driver and tasks, and keys also stored in the table."""
+"""What driver and tasks share about records: the columns from which they are built, keys, and the topics of an attempt.
+
+A task asks the driver about a topic that a row names.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, Literal
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from spark_2pc_sink.options.outputs import Part
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.kafka.record_encoder import TopicLimits
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 TOPIC = "_2pc_topic"
 PARTITION = "_2pc_partition"
@@ -21,10 +24,9 @@ HEADERS = "_2pc_headers"
 #: True for a record without a value.
 TOMBSTONE = "_2pc_tombstone"
 #: The columns that may have a format, with their names for users.
-PARTS: Final[Mapping[str, Part]] = {KEY: "key", VALUE: "value"}
+PARTS: Final[Mapping[str, Literal["key", "value"]]] = {KEY: "key", VALUE: "value"}
 #: True for a row without a record, because another row of its upsert key has a greater order.
 SUPERSEDED = "_2pc_superseded"
-
 
 #: Spark types whose values are used as key bytes unchanged.
 BYTES_TYPES: Final = frozenset({"string", "binary"})
@@ -45,3 +47,63 @@ def key_values(column: ArrowColumn) -> ArrowColumn:
     kind = column.type
     numbers = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
     return column.cast(pa.string()) if numbers else column
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """The driver's facts about one topic; ``topic_id`` is '' if the broker has none (KIP-516)."""
+
+    partition_count: int
+    topic_id: str
+    limits: TopicLimits
+
+
+class TopicRefusedError(Exception):
+    """The topic must not receive rows."""
+
+    def __init__(self, rule: str, remedy: str) -> None:
+        super().__init__(rule, remedy)
+        self.rule = rule
+        self.remedy = remedy
+
+
+@dataclass
+class Topics:
+    """The topics of an attempt, for tasks. Can be pickled.
+
+    Attributes:
+        known: answers are added, so a task asks about each topic once.
+        ask: sends a question to the driver and returns the answer; None if the driver has sent all topics.
+    """
+
+    known: dict[str, TopicFacts] = field(default_factory=dict)
+    ask: Callable[[bytes], bytes] | None = None
+
+    def partition_count(self, topic: str) -> int:
+        """Raises TopicRefusedError if rows must not go there, BatchRetryError if the driver gave no answer."""
+        return self._facts(topic).partition_count
+
+    def limits_of(self, topic: str) -> TopicLimits:
+        """Raises as `partition_count`."""
+        return self._facts(topic).limits
+
+    def _facts(self, topic: str) -> TopicFacts:
+        if topic not in self.known:
+            if self.ask is None:
+                raise BatchRetryError(reason=f"topic {topic!r} is not among the topics of this attempt")
+            self.known[topic] = _read_answer(self.ask(topic.encode()))
+        return self.known[topic]
+
+
+def write_answer(found: TopicFacts | TopicRefusedError) -> bytes:
+    """The driver's answer to a question about a topic."""
+    if isinstance(found, TopicRefusedError):
+        return json.dumps({"rule": found.rule, "remedy": found.remedy}).encode()
+    return json.dumps(asdict(found)).encode()
+
+
+def _read_answer(answer: bytes) -> TopicFacts:
+    found = json.loads(answer)
+    if "rule" in found:
+        raise TopicRefusedError(**found)
+    return TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))

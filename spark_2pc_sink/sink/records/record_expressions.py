@@ -6,35 +6,24 @@ Everything here is lazy: plans are built, never run.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, functions as F
+from pyspark.sql.types import DataType, StructType
+
+from spark_2pc_sink.options import Lane
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest, refused
 from spark_2pc_sink.serialisation.serialiser import Serialiser
-from spark_2pc_sink.sink.records.record_columns import (
-    ARROW_TEXT_TYPES,
-    BYTES_TYPES,
-    KEY,
-    PARTS,
-    VALUE,
-    key_expressions,
-)
+from spark_2pc_sink.sink.records.record_columns import ARROW_TEXT_TYPES, BYTES_TYPES, KEY, PARTS, VALUE, key_expressions
 from spark_2pc_sink.sink.records.record_json import NESTED, WHOLE_ROW, JsonField, json_fields, made_sql
+from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import OWN_PREFIX
-from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, json_sql, parts_of
+from spark_2pc_sink.sink.rows.row_sql import guarded, guarded_sql, json_sql, parts_of
 from spark_2pc_sink.sink.spark_sql import literal, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
-
-    from spark_2pc_sink.options import Lane
-    from spark_2pc_sink.sink.rows.catalog import TargetTable
-
 
 #: Types that `json_sql` converts as Spark's to_json does: all but timestamps, and types of later versions.
 _SAME_IN_TABLES: Final = frozenset(
@@ -51,7 +40,6 @@ class MadeColumn:
 
     Attributes:
         source: the table column from which it is computed.
-        sql: SQL over the batch.
         sql_beside_json: the same if tasks also receive the JSON of ``source``; None if that suffices.
         guarded: tasks refuse values that are not valid text.
     """
@@ -121,7 +109,7 @@ class RecordExpressions:
         json: columns from which tasks build the value themselves; None if Spark builds it.
         json_made: columns that Spark computes for `json`.
         key_column: the table column that is the key, or whose text is, if tasks take it from there.
-        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`text_guards`).
+        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`row_sql`).
         tombstone: True if the record has no value; None if all have one.
         delete: True if the row deletes the table row with its key; None if no row deletes.
         unchanged: condition by table column, true if the row carries no value for it.
@@ -154,7 +142,13 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         ConfigurationError: there is no topic, no column is left for the table, or a column has a reserved name.
     """
     names = schema.fieldNames()
-    _check_names([*names, *(() if lane.rows is None else lane.rows.columns or ())])
+    written = () if lane.rows is None else lane.rows.columns or ()
+    # They could be mistaken for the sink's own columns; Spark ignores case.
+    own = next((name for name in (*names, *written) if name.casefold().startswith(OWN_PREFIX)), None)
+    if own is not None:
+        rule = f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns"
+        remedy = f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too"
+        raise refused("columns", own, rule, remedy)
     delete = None if lane.rows is None else lane.rows.delete_when
     unchanged = {} if lane.rows is None else dict(lane.rows.unchanged_when or {})
     if lane.records is None:
@@ -180,15 +174,6 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         unchanged=unchanged,
         formats=options.formats,
     )
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """Refuse names that could be mistaken for the sink's own columns; Spark ignores case."""
-    own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
-    if own is not None:
-        rule = f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns"
-        remedy = f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too"
-        raise refused("columns", own, rule, remedy)
 
 
 def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
@@ -311,12 +296,8 @@ def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by
 
 
 def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, str]:
-    named = {
-        "topic": expressions.topic,
-        "key": expressions.key,
-        "value": expressions.value,
-        "headers": expressions.headers,
-        "partition": expressions.partition,
+    named: dict[str, str | None] = {
+        **{part: getattr(expressions, part) for part in ("topic", "key", "value", "headers", "partition")},
         # First: column expressions contain it, and errors name the first invalid expression.
         **{f"unchanged_when[{name!r}]": sql for name, sql in expressions.unchanged.items()},
         **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},
@@ -335,8 +316,6 @@ _LAMBDA: Final = re.compile(r"\s*(\w+|\([\w\s,]*\))\s*->")
 
 def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
     """The type of each expression, by one analysis: one each took half a minute at start with 600 columns."""
-    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
-
     for option, sql in named.items():
         if _GENERATOR.search(sql) or _LAMBDA.match(sql):
             type_of(frame, option, sql)
@@ -362,9 +341,6 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     Raises:
         ConfigurationError: it does not parse, or names a missing column; ``option`` contains it.
     """
-    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     if _LAMBDA.match(sql):
         rule = "it is a lambda function, and must have a value for each row"
         raise refused(option, sql, rule, "pass it to a function: transform(names, x -> upper(x))")
@@ -394,23 +370,20 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
 
 def _check_type(option: str, sql: str, kind: str) -> None:
     """Refuse a type that cannot become the bytes of a record."""
-    kind_of_option = option.partition("[")[0]
-    allowed = _RECORD_TYPES.get(kind_of_option)
+    part = option.partition("[")[0]
+    allowed = _RECORD_TYPES.get(part)
     is_text = kind.startswith(("varchar(", "char("))
     if allowed is None or kind in allowed or (is_text and "string" in allowed):
         return
-    rule = f"its type is {kind}, and the type of a {kind_of_option} must be {' or '.join(sorted(allowed))}"
-    raise refused(option, sql, rule, _conversion(kind_of_option, sql, kind))
-
-
-def _conversion(option: str, sql: str, kind: str) -> str:
-    if option == "topic":
-        return "convert the batch's column topic to text; if it does not name topics, rename it before the sink"
-    remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
-    if sql == quoted(option):
-        # Possibly unintended: the column is part of the record only because of its name.
-        remedy += f"; if the batch's column {option} is not meant for the record, pass {_NOT_TAKEN[option]}"
-    return remedy
+    rule = f"its type is {kind}, and the type of a {part} must be {' or '.join(sorted(allowed))}"
+    if part == "topic":
+        remedy = "convert the batch's column topic to text; if it does not name topics, rename it before the sink"
+    else:
+        remedy = f"convert it, with {part}={_converted(part, kind).format(sql)!r}"
+        if part in _NOT_TAKEN and sql == quoted(part):
+            # Possibly unintended: the column is part of the record only because of its name.
+            remedy += f"; if the batch's column {part} is not meant for the record, pass {_NOT_TAKEN[part]}"
+    raise refused(option, sql, rule, remedy)
 
 
 def _converted(option: str, kind: str) -> str:

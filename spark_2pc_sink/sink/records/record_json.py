@@ -13,22 +13,17 @@ determine the treatment of its nulls are left to Spark as a whole.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DecimalType
+from pyspark.sql.types import DataType, DecimalType, StructType
 
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.wire.arrow_layout import Int64Array, as_binary, binary_array, binary_layout, join_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pyspark.sql.types import DataType, StructType
-
 
 # Four-digit years: Arrow's casts write them like Java, and all texts of a column have the same length.
 _DAYS: Final = (-719_162, 2_932_896)
@@ -117,11 +112,6 @@ def escaped(column: Any) -> Any:
     return column
 
 
-def wrapped_text(column: Any) -> Any:
-    """Spark's JSON of a column: an object with one field, whose name has one character."""
-    return pc.binary_slice(as_binary(column, "value"), len(b'{"v":'), -len(b"}"))
-
-
 def _numbers(column: Any) -> Int64Array:
     """The 64 bits of each value; 0 for a null."""
     numbers: Int64Array = column.cast(pa.int64()).fill_null(0).to_numpy()
@@ -135,7 +125,7 @@ def _milliseconds(column: Any) -> Int64Array:
 
 
 def _shifted(microseconds: Int64Array) -> Int64Array:
-    """See `local_time_sql`."""
+    """As in `local_time_sql`."""
     late, early = microseconds > _LOCAL_MICROSECONDS, microseconds < -_LOCAL_MICROSECONDS
     if not late.any() and not early.any():
         return microseconds
@@ -355,15 +345,11 @@ def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]
 
 def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
     """A whole field, null if the first part of its text is."""
-    kind = _widest(text)
+    kind = pa.large_binary() if any(pa.types.is_large_binary(part.type) for part in text) else pa.binary()
     around = [pa.scalar(part, kind) for part in (head, tail, b"")]
     return pc.binary_join_element_wise(
         around[0], *(part.cast(kind) for part in text), *around[1:], null_handling="emit_null"
     )
-
-
-def _widest(columns: Iterable[Any]) -> Any:
-    return pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
 
 
 _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -381,7 +367,8 @@ def _text(batch: pa.RecordBatch, field: JsonField) -> tuple[Any, ...]:
     if field.kind == NESTED:
         return (pc.coalesce(*(as_binary(text, "value") for text in nested_texts(batch, field))),)
     if field.kind == WRAPPED:
-        return (wrapped_text(batch.column(field.made)),)
+        # An object with one field, see `made_sql`.
+        return (pc.binary_slice(as_binary(batch.column(field.made), "value"), len(b'{"v":'), -len(b"}")),)
     column = batch.column(field.column)
     if field.kind == ZONED:
         return zoned_timestamp_text(column, batch.column(field.made))

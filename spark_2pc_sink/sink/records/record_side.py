@@ -1,4 +1,4 @@
-"""The path of a run's records to Kafka: known topics, connections to the brokers, and dead letters.
+"""The path of a run's records to Kafka: topics, the thread that forwards records to the brokers, and dead letters.
 
 The dead-letter topic gets the content of the dead-letter table in the Kafka transaction of the batch, after all output
 of the tasks. Tasks never write there, so only the driver assigns sequence numbers in its partitions. A replay builds
@@ -9,42 +9,264 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from spark_2pc_sink.clock import now_ms
-from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError, RecordTooLargeError
-from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
-from spark_2pc_sink.kafka.cluster import Cluster, end_offsets
-from spark_2pc_sink.kafka.produce_session import ProduceSession
-from spark_2pc_sink.kafka.record_encoder import partition_for_key, records_bytes_max
-from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.bad_rows.bad_row import canonical_json
-from spark_2pc_sink.sink.records.record_forwarder import (
-    Forwarded,
-    ForwarderConnections,
-    KnownTopics,
-    RecordForwarder,
-    TopicMetadata,
-    name_fault,
+from spark_2pc_sink.clock import Clock, now_ms
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    DataError,
+    LocalProtocolError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    UnknownTopicError,
 )
-from spark_2pc_sink.sink.records.topics import TopicFacts
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES, PartitionReceipt
+from spark_2pc_sink.kafka.cluster import Cluster, end_offsets, topic_limits
+from spark_2pc_sink.kafka.produce_session import ProduceSession
+from spark_2pc_sink.kafka.record_encoder import TopicLimits, partition_for_key, records_bytes_max
+from spark_2pc_sink.options import KafkaOptions, SinkOptions
+from spark_2pc_sink.options.names import check_topic
+from spark_2pc_sink.options.settings import refused
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
+from spark_2pc_sink.sink.records.record_columns import TopicFacts, TopicRefusedError, write_answer
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, BackgroundTask, Ended, Released
+from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.wire.batch_format import record_content
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import EncodedBatch, combine_digests
-from spark_2pc_sink.wire.record_list import RECORD_BYTES, encode_listed_batches
+from spark_2pc_sink.wire.record_batch import (
+    EMPTY_DIGEST,
+    RECORD_BYTES,
+    EncodedBatch,
+    combine_digests,
+    encode_listed_batches,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+#: Topics that brokers write themselves: clients may not write there (Kafka: ``Topic.INTERNAL_TOPICS``).
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+#: How often the thread checks whether the attempt has failed; frames wake it at once.
+_POLL_S: Final = 1.0
 
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.errors import DataError
-    from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
-    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
+def name_fault(topic: str) -> str | None:
+    """Why no client may write to a topic of this name; None if one may."""
+    if topic in _INTERNAL:
+        return "it is an internal topic of Kafka"
+    try:
+        check_topic(topic)
+    except ConfigurationError as error:
+        return f"no topic can have this name: {error.rule}"
+    return None
+
+
+class ForwarderConnections:
+    """Connections to the brokers, kept from batch to batch until any failure."""
+
+    def __init__(self, kafka: KafkaOptions) -> None:
+        self._kafka = kafka
+        self._cluster: Cluster | None = None
+
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._kafka)
+        return self._cluster
+
+    def drop(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    @contextmanager
+    def dropped_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.drop()
+            raise
+
+
+@dataclass(frozen=True)
+class KnownTopics:
+    """Topic facts known before the first record.
+
+    Attributes:
+        facts: by topic name; topics that tasks ask for are added.
+        ends: end offsets before any record of the batch was sent, as far as known.
+        dead_letters: the sink's dead-letter topic, which no row may name; None without one.
+    """
+
+    facts: dict[str, TopicFacts]
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    dead_letters: str | None = None
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """The records acknowledged by the brokers.
+
+    Attributes:
+        digest: 128-bit digest of the records.
+        written: by partition; those without records are absent.
+        record_bytes: compressed bytes of the record batches.
+        topic_ids: ids of the topics that have records, as far as the brokers have ids (KIP-516).
+    """
+
+    digest: int = EMPTY_DIGEST
+    written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
+    record_bytes: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, session: ProduceSession, topic_ids: Mapping[str, str]) -> Forwarded:
+        """What a session has appended, after all of it is acknowledged; an id of '' is none."""
+        written = session.flush()
+        ids = {topic: topic_ids[topic] for topic in sorted({at.topic for at in written}) if topic_ids[topic]}
+        return cls(session.digest, written, session.record_bytes, ids)
+
+    @property
+    def records(self) -> int:
+        return sum(receipt.records for receipt in self.written.values())
+
+    @property
+    def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
+        """First and last offset by partition."""
+        return {at: (receipt.first_offset, receipt.last_offset) for at, receipt in self.written.items()}
+
+
+class RecordForwarder:
+    """Forwards the record batches of all tasks in a thread, its `task`, and answers questions about topics.
+
+    One session serves the whole transaction: it assigns producer id, epoch and sequence numbers, without decompressing
+    batches. So each partition has one run of sequence numbers, and there are no concurrent senders. The thread alone
+    uses ``connections`` meanwhile. Without a ticket questions are answered, and no record is sent.
+    """
+
+    def __init__(
+        self,
+        source: AttemptInput,
+        ticket: TransactionTicket | None,
+        connections: ForwarderConnections,
+        kafka: KafkaOptions,
+        topics: KnownTopics,
+    ) -> None:
+        self._source = source
+        self._ticket = ticket
+        self._connections = connections
+        self._kafka = kafka
+        self._topics = topics
+        self._session: ProduceSession | None = None
+        self._met: set[str] = set()
+        self._forwarded = Forwarded()
+        self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink records", self._cancel)
+
+    def finish(self) -> Forwarded:
+        """Wait until the brokers have acknowledged everything; raises as `ProduceSession.append`."""
+        self.task.finish()
+        return self._forwarded
+
+    def _work(self) -> None:
+        with self._connections.dropped_on_failure(), self._source.failing():
+            while not isinstance(taken := self._source.take(FrameKind.RECORDS, _POLL_S), Ended):
+                if taken is not None:
+                    self._handle(taken)
+            if self._session is not None:
+                ids = {topic: facts.topic_id for topic, facts in self._topics.facts.items()}
+                self._forwarded = Forwarded.by(self._session, ids)
+
+    def _cancel(self) -> None:
+        if self._session is not None:
+            self._session.cancel()
+
+    def _handle(self, taken: Released) -> None:
+        batch = taken.batch
+        if batch is None:
+            topic = bytes(taken.frame.payload).decode(errors="replace")
+            self._source.answer(taken, write_answer(self._facts_of(topic)))
+            return
+        session = self._session
+        if session is None:
+            if self._ticket is None:
+                raise LocalProtocolError(operation="forward", state="no transaction", rule="there must be no record")
+            session = self._session = ProduceSession(
+                self._connections.cluster(),
+                self._ticket,
+                self._kafka,
+                timestamp_ms=0,
+                limits={topic: facts.limits for topic, facts in self._topics.facts.items()},
+                ends=self._topics.ends,
+            )
+        if batch.partition.topic not in self._met:
+            self._met.add(batch.partition.topic)
+            session.look_up(self._led_partitions(batch.partition))
+        session.append_encoded(batch)
+        self._source.done(taken)
+
+    def _led_partitions(self, partition: TopicPartition) -> list[TopicPartition]:
+        """All partitions of its topic that a broker leads: requesting each separately costs a round trip."""
+        cluster, topic = self._connections.cluster(), partition.topic
+        known = self._topics.facts.get(topic)
+        every = [TopicPartition(topic, number) for number in range(known.partition_count if known else 0)]
+        if any(each not in self._topics.ends and each not in cluster.leaders for each in every):
+            cluster.refresh([topic], cluster.deadline())
+        led = [each for each in every if each in self._topics.ends or each in cluster.leaders]
+        return [partition, *led]
+
+    def _facts_of(self, topic: str) -> TopicFacts | TopicRefusedError:
+        if topic in self._topics.facts:
+            return self._topics.facts[topic]
+        fault = "it is the sink's dead-letter topic" if topic == self._topics.dead_letters else None
+        fault = fault or name_fault(topic)
+        if fault is not None:
+            return TopicRefusedError(fault, "Correct the expression that makes the column")
+        cluster = self._connections.cluster()
+        try:
+            count = cluster.partition_counts([topic])[topic]
+        except UnknownTopicError:
+            rule = "Kafka has no topic of this name, and the sink does not create topics"
+            return TopicRefusedError(rule, "Create the topic, or correct the expression that makes the column")
+        limits = topic_limits(cluster, topic, cluster.deadline())
+        found = self._topics.facts[topic] = TopicFacts(count, cluster.topic_id(topic), limits)
+        return found
+
+
+class TopicMetadata:
+    """The driver's requests about topics, in one run of a query."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._limits: dict[str, tuple[TopicLimits, float]] = {}
+
+    def counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """The number of partitions of each topic, requested again for each batch: it may have grown.
+
+        Raises UnknownTopicError if a topic does not exist.
+        """
+        return self._cluster.partition_counts(topics)
+
+    def id_of(self, topic: str) -> str:
+        """As of the last `counts`; '' if the broker has none."""
+        return self._cluster.topic_id(topic)
+
+    def counts_of_existing(self, topics: Iterable[str]) -> dict[str, int]:
+        """The same, without missing topics."""
+        found = self._cluster.existing_topics(topic for topic in topics if name_fault(topic) is None)
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def limits(self, topic: str) -> TopicLimits:
+        """The limits of a topic, requested again when the answer is older than ``metadata.max.age.ms``."""
+        limits, until_s = self._limits.get(topic, (None, 0.0))
+        if limits is None or self._clock.now_s() >= until_s:
+            limits = topic_limits(self._cluster, topic, self._cluster.deadline())
+            self._limits[topic] = limits, self._clock.now_s() + self._cluster.options.metadata_max_age_ms / 1000
+        return limits
+
+
+# --- dead letters ----------------------------------------------------------------------------------------------------
 
 #: A dead letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
 #: max.message.bytes, 1 048 588), so a topic with a higher limit makes no difference.
@@ -161,11 +383,9 @@ class DeadLetterTopic:
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
-        """The partitions to which a batch's dead letters go."""
         return list(dict.fromkeys(batch.partition for batch in self.encoded(bad_rows, batch_id).batches))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
-        """Encode the dead letters of a batch."""
         if self.name is None or not bad_rows:
             return DeadLetterRecords()
         options, kafka = self._options, self._options.kafka
@@ -199,7 +419,7 @@ class DeadLetterTopic:
         letters = self.encoded(bad_rows, batch_id)
         if self.name is None or not letters.batches:
             return letters
-        try:
+        with self._connections.dropped_on_failure():
             session = ProduceSession(
                 self._connections.cluster(),
                 ticket,
@@ -211,9 +431,6 @@ class DeadLetterTopic:
             for batch in letters.batches:
                 session.append_encoded(batch)
             return replace(letters, sent=Forwarded.by(session, {self.name: self._topics.id_of(self.name)}))
-        except BaseException:
-            self._connections.drop()
-            raise
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_topic", self.name, rule, remedy)
@@ -243,12 +460,9 @@ class RecordSide:
         every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         if len(every) > _ENDS_MAX:
             return topics
-        try:
+        with self._connections.dropped_on_failure():
             cluster = self._connections.cluster()
             return replace(topics, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
-        except BaseException:
-            self._connections.drop()
-            raise
 
     def known_after(self, error: DataError) -> KnownTopics:
         """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable."""
@@ -270,7 +484,6 @@ class RecordSide:
         return RecordForwarder(source, ticket, self._connections, self._options.kafka, topics)
 
     def close(self) -> None:
-        """Close the connections of this run."""
         self._connections.drop()
         self.cluster.close()
 

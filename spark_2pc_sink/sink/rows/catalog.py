@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sqlalchemy import Connection
+
+from jdbc_state.connections import Database
+from spark_2pc_sink.options import Rows, SinkOptions
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
     import psycopg2.extensions
-    from sqlalchemy import Connection
-
-    from jdbc_state.connections import Database
-    from spark_2pc_sink.options import Rows, SinkOptions
 
 
 def identifiers(columns: Iterable[str]) -> str:
@@ -362,11 +362,6 @@ class TargetColumn:
         scale = packed & 0x7FF
         return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
 
-    @property
-    def fraction_digits(self) -> int | None:
-        """The p of timestamp(p) or time(p); None for the full six digits."""
-        return None if self.type_modifier < 0 else self.type_modifier
-
 
 @dataclass(frozen=True)
 class TargetTable:
@@ -400,11 +395,7 @@ def table_transaction(database: Database, options: SinkOptions, operation: str) 
 
 
 def table_oid(connection: Connection, table: str) -> int | None:
-    """The catalog's oid of a table; None if it does not exist.
-
-    Raises:
-        ConfigurationError: the name is invalid, or its schema is missing, or closed to the role.
-    """
+    """The catalog's oid of a table; None if it does not exist. Its schema must exist, and be open to the role."""
     wanted = TableName.parse(table)
     with utf8_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})

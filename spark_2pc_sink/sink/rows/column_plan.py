@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, DecimalType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+from sqlalchemy import Connection
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.outputs import Rows
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable, utf8_connection
 from spark_2pc_sink.sink.rows.copy_encoder import (
     DELETE_COLUMN,
     ORDER_COLUMN,
@@ -28,10 +29,12 @@ from spark_2pc_sink.sink.rows.copy_encoder import (
     CopyPlan,
     Storage,
 )
-from spark_2pc_sink.sink.rows.create_table import sql_type
-from spark_2pc_sink.sink.rows.text_guards import TEXTS, parts_of, with_text_keys
+from spark_2pc_sink.sink.rows.row_sql import TEXTS, parts_of, with_text_keys
+from spark_2pc_sink.sink.rows.table_copy import refused_rows
 from spark_2pc_sink.sink.rows.type_mapping import (
+    COMPLEX_TYPES,
     INTEGERS,
+    SCALAR_TYPES,
     arrow_type,
     columns_with,
     conversion,
@@ -62,8 +65,7 @@ _ORDERED: Final = frozenset(
 class PlannedColumn:
     """How one column of the batch is stored in one column of the table; see `CopyColumn`.
 
-    Attributes:
-        expression: Spark SQL, over a column of this name, of what tasks encode: the column itself, or its JSON.
+    ``expression`` is Spark SQL, over a column of this name, for what tasks encode: the column itself, or its JSON.
     """
 
     name: str
@@ -170,8 +172,6 @@ def plan_columns(
 
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
-        target: the table.
-        rows: the user's options.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
 
@@ -348,11 +348,7 @@ def _planned(
 
 
 def order_column(spark_type: DataType) -> tuple[Any, str]:
-    """The Arrow type of order keys, and their type in the database, by the type of upsert_order_by.
-
-    Raises:
-        ConfigurationError: values of this type have no order that both sides could follow.
-    """
+    """The Arrow type of order keys, and their type in the database, by the type of upsert_order_by."""
     kind = type(spark_type).__name__
     arrives = arrow_type(spark_type)
     if arrives is None or pa.types.is_list(arrives):
@@ -395,3 +391,83 @@ def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:
         if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
             rule = f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last"
             raise refused("columns", name, rule, "rename the fields")
+
+
+# --- the table, or columns that it lacks (``schema_evolution="add_columns"``) ------------------------------------
+
+#: Columns that every table has (PostgreSQL's manual, 5.6).
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_COLUMNS_MAX = 1_600
+
+
+def create_table_ddl(
+    fields: Iterable[StructField], table: str, *, upsert_keys: Sequence[str] = (), primary_key: Sequence[str] = ()
+) -> str:
+    """``CREATE TABLE IF NOT EXISTS`` for the columns of a batch.
+
+    The upsert keys become the primary key, or else the given one. A column is NOT NULL if the batch's schema says so,
+    and if it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
+    """
+    fields = list(fields)
+    names = [field.name for field in fields]
+    own = next((name for name in names if name in _SYSTEM_COLUMNS), None)
+    if own is not None:
+        remedy = f"give it another name in the table, as with columns={{'source_{own}': '{own}', …}}"
+        raise refused("columns", own, "every PostgreSQL table has a system column of this name", remedy)
+    if len(names) > _COLUMNS_MAX:
+        remedy = "choose some with columns=…, or combine several into a struct, which becomes jsonb"
+        raise refused("columns", len(names), f"a PostgreSQL table can have at most {_COLUMNS_MAX} columns", remedy)
+    keys = upsert_keys or primary_key
+    missing = set(keys) - set(names)
+    if missing:
+        rule = f"{min(missing)!r} is not among the columns that are written"
+        remedy = f"the columns are {', '.join(names)}"
+        raise refused("upsert_keys" if upsert_keys else "primary_key", list(keys), rule, remedy)
+    lines = []
+    for field in fields:
+        null = "" if field.nullable and field.name not in keys else " NOT NULL"
+        lines.append(f"{quote_identifier(field.name)} {sql_type(field.name, field.dataType)}{null}")
+    if keys:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
+    return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
+
+
+def sql_type(name: str, spark_type: DataType) -> str:
+    """The PostgreSQL type that holds each value of a Spark type; ``name`` is the column in an error."""
+    if isinstance(spark_type, DecimalType):
+        return f"numeric({spark_type.precision},{spark_type.scale})"
+    if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in SCALAR_TYPES:
+        return f"{sql_type(name, spark_type.elementType)}[]"
+    if type(spark_type).__name__ in COMPLEX_TYPES:
+        return "jsonb"
+    if type(spark_type).__name__ not in SCALAR_TYPES:
+        converted = columns_with(name, f"cast({quoted(name)} as string)")
+        rule = f"PostgreSQL has no type for {spark_type.simpleString()}"
+        raise refused("columns", name, rule, f"convert it, for example with {converted}, or leave it out")
+    return SCALAR_TYPES[type(spark_type).__name__][0]
+
+
+def missing_columns(fields: Iterable[StructField], target: TargetTable) -> list[StructField]:
+    """The columns of a batch that the table lacks, except those that differ from one only in case.
+
+    These are presumably spelling mistakes, and a second column would get the values of the first.
+    """
+    known = {column.name.casefold() for column in target.columns}
+    return [field for field in fields if field.name.casefold() not in known]
+
+
+def add_columns(connection: Connection, fields: Sequence[StructField], target: TargetTable) -> None:
+    """Add columns, with the types of `create_table_ddl`; each is nullable, because earlier rows lack it.
+
+    ALTER TABLE blocks all others from the table until the transaction ends, and waits up to lock_timeout for those that
+    use it. Columns added concurrently by another sink are accepted.
+
+    Raises:
+        ConfigurationError: a type without a counterpart, or the role does not own the table.
+    """
+    added = (
+        f"ADD COLUMN IF NOT EXISTS {quote_identifier(field.name)} {sql_type(field.name, field.dataType)}"
+        for field in fields
+    )
+    with utf8_connection(connection).cursor() as cursor, refused_rows(target.table):
+        cursor.execute(f"ALTER TABLE {target.table} {', '.join(added)}")

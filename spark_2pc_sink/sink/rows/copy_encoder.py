@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,7 @@ from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.rows.value_checks import Check, text_bytes
-from spark_2pc_sink.wire.row_bytes import fixed_rows, grouped_rows, joined_rows
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, fixed_rows, grouped_rows, joined_rows
 
 #: Prefix of the names of the sink's own columns, which are copied after the table's and not stored.
 OWN_PREFIX: Final = "_2pc_"
@@ -166,9 +162,8 @@ class CopyColumn:
 class CopyPlan:
     """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
 
-    Attributes:
-        row_keys: Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
-            any, a row is identified by its number in its task.
+    ``row_keys`` are Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
+    any, a row is identified by its number in its task.
     """
 
     columns: tuple[CopyColumn, ...]
@@ -179,9 +174,6 @@ class CopyEncoder:
     """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
 
     Call `encode` for each batch and then `finish` once: rows are held back until then.
-
-    Attributes:
-        rows: number of rows taken so far.
     """
 
     def __init__(self, plan: CopyPlan) -> None:
@@ -207,7 +199,10 @@ class CopyEncoder:
             deleting = None
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
-            self._schema, self._encoder = self._start(arrays)
+            named = list(zip(self._plan.columns, arrays, strict=True))
+            self._schema = pa.schema([(column.name, array.type) for column, array in named])
+            builders = {column.name: _builder(column, self._schema.field(column.name)) for column, _ in named}
+            self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
             # Not sent: `CopyReader` writes one for all tasks. The encoder requires the call.
             self._encoder.write_header()
         encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
@@ -217,12 +212,6 @@ class CopyEncoder:
     def finish(self) -> bytes:
         """The rows held back; empty if there are none."""
         return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(COPY_TRAILER)]
-
-    def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
-        columns = self._plan.columns
-        schema = pa.schema([(column.name, array.type) for column, array in zip(columns, arrays, strict=True)])
-        encoders = {column.name: _builder(column, field) for column, field in zip(columns, schema, strict=True)}
-        return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
     def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:
         index = batch.schema.get_field_index(column.name)
@@ -245,7 +234,7 @@ class CopyEncoder:
         for check in column.storage.checks:
             offenders = check.offenders(scalars)
             if offenders is not None:
-                first = _first(offenders)
+                first = offenders.index(value=True).as_py()
                 row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
                 rule = check.rule.format(column.type_name)
                 raise self._refusal(batch, column, row, _shown(scalars[first]), rule)
@@ -254,7 +243,7 @@ class CopyEncoder:
     def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:
         if not column.nullable and pc.any(absent).as_py():
             rule = f"the table's column is {column.type_name} NOT NULL, or an upsert key"
-            raise self._refusal(batch, column, _first(absent), "null", rule)
+            raise self._refusal(batch, column, absent.index(value=True).as_py(), "null", rule)
 
     def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
         # Without the prefix of the sink's own columns.
@@ -285,11 +274,6 @@ def _builder(column: CopyColumn, field: Any) -> Any:
         return ArrowToPostgresBinaryEncoder.infer_encoder(field)
     builder = LargeStringEncoderBuilder if field.type == pa.large_string() else StringEncoderBuilder
     return builder.new_with_output(field, Jsonb())
-
-
-def _first(mask: Any) -> int:
-    index: int = pc.index(mask, value=True).as_py()
-    return index
 
 
 def _usual(arrived: Any) -> Any:

@@ -10,27 +10,19 @@ repeated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import psycopg2.errors
+from sqlalchemy import Connection
 
 from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import identifiers
-from spark_2pc_sink.sink.rows.column_plan import BYTE_ORDERED
+from spark_2pc_sink.sink.rows.catalog import TableTree, identifiers
+from spark_2pc_sink.sink.rows.column_plan import BYTE_ORDERED, ColumnPlan
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.rows.refused_rows import refused_rows
-from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import Connection
-
-    from spark_2pc_sink.sink.rows.catalog import TableTree
-    from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-
+from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, refused_rows
 
 #: Keys named in a message.
 SHOWN_KEYS_MAX: Final = 5

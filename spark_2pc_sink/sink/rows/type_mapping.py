@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
-from spark_2pc_sink.sink.rows.text_guards import TEXTS, json_sql
+from spark_2pc_sink.sink.rows.row_sql import TEXTS, json_sql
 from spark_2pc_sink.sink.rows.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,
@@ -154,10 +154,7 @@ def in_arrow(sql: str, spark_type: DataType, column: TargetColumn) -> tuple[str,
 
 #: How JSON text is stored in a json or jsonb column.
 _JSON_CHECKS = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
-JSON_STORAGE = {
-    "json": Storage(checks=_JSON_CHECKS),
-    "jsonb": Storage(checks=_JSON_CHECKS, encoding=Encoding.JSONB),
-}
+JSON_STORAGE = {"json": Storage(checks=_JSON_CHECKS), "jsonb": Storage(checks=_JSON_CHECKS, encoding=Encoding.JSONB)}
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -221,34 +218,19 @@ def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
     return Storage(checks=(ValidText(), TextWithoutNul(), exact), cast=True)
 
 
-def _cast_months(_: DataType, column: TargetColumn) -> Storage | None:
-    fields, __ = _interval_limits(column)
-    return Storage(cast=True) if fields != _YEARS else None
-
-
 def _timestamp(_: DataType, column: TargetColumn) -> Storage:
     checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX),)
     return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
 
 
-def _time(_: DataType, column: TargetColumn) -> Storage:
-    # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
-    return Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS))
-
-
 def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
-    kept = column.fraction_digits
-    if kept is None or kept >= _MICROSECOND_DIGITS:
-        return ()
-    return (WholeMultiple(10 ** (unit_digits - kept)),)
+    _, kept = _interval_limits(column)
+    return (WholeMultiple(10 ** (unit_digits - kept)),) if kept < _MICROSECOND_DIGITS else ()
 
 
 def _interval(_: DataType, column: TargetColumn) -> Storage | None:
-    fields, digits = _interval_limits(column)
-    if not fields & _SECONDS:
-        return None
-    whole = WholeMultiple(10 ** (_MICROSECOND_DIGITS - digits))
-    return Storage(checks=(whole,) if digits < _MICROSECOND_DIGITS else ())
+    fields, __ = _interval_limits(column)
+    return Storage(checks=_fraction(column, _MICROSECOND_DIGITS)) if fields & _SECONDS else None
 
 
 def _interval_limits(column: TargetColumn) -> tuple[int, int]:
@@ -289,9 +271,12 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
     ("DateType", "date"): _DATE,
     ("TimestampType", "timestamptz"): _timestamp,
     ("TimestampNTZType", "timestamp"): _timestamp,
-    ("TimeType", "time"): _time,
+    # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
+    ("TimeType", "time"): lambda _, column: Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS)),
     ("DayTimeIntervalType", "interval"): _interval,
-    ("YearMonthIntervalType", "interval"): _cast_months,
+    ("YearMonthIntervalType", "interval"): lambda _, column: (
+        None if _interval_limits(column)[0] == _YEARS else Storage(cast=True)
+    ),
     ("CalendarIntervalType", "interval"): _cast_time,
 }
 

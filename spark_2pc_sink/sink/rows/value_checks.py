@@ -48,7 +48,8 @@ class ValidText:
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
-            return pa.array([_is_invalid(text) for text in values.cast(pa.large_binary()).to_pylist()])
+            texts = values.cast(pa.large_binary()).to_pylist()
+            return pa.array([bool(text) and text.decode(errors="ignore").encode() != text for text in texts])
         return None
 
 
@@ -189,11 +190,3 @@ def whole_numbers(values: Any) -> Any:
 def _some(mask: Any) -> Any | None:
     """The mask without nulls, or None if no element is true."""
     return pc.fill_null(mask, False) if pc.any(mask).as_py() else None  # noqa: FBT003 - pyarrow's own signature
-
-
-def _is_invalid(text: bytes | None) -> bool:
-    try:
-        (text or b"").decode()
-    except UnicodeDecodeError:
-        return True
-    return False

@@ -13,9 +13,8 @@ from pyspark.sql import types as t
 from spark_2pc_sink.options import Rows
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import read_target, utf8_connection
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, create_table_ddl, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyBytes
 

@@ -16,8 +16,13 @@ from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.options import Rows
 from spark_2pc_sink.sink.job.table_loader import check_privileges
 from spark_2pc_sink.sink.rows.catalog import TargetTable, read_target
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
+from spark_2pc_sink.sink.rows.column_plan import (
+    ColumnPlan,
+    add_columns,
+    create_table_ddl,
+    missing_columns,
+    plan_columns,
+)
 from spark_2pc_sink.sink.rows.value_checks import DecimalRange, TextLength, WholeMultiple
 from tests.harness.providers import Database
 from tests.integration.postgres import database_tables as tables

@@ -21,9 +21,9 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, canonical_json
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
 from spark_2pc_sink.sink.records.record_json import TIME_PARSER
+from spark_2pc_sink.sink.rows.row_sql import fingerprint_sql, identity_sql
 from tests.conftest import MakeTopic
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, session_settings

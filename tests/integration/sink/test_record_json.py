@@ -32,7 +32,7 @@ from spark_2pc_sink.sink.records.record_json import (
     JsonField,
     json_values,
 )
-from spark_2pc_sink.sink.rows.text_guards import json_sql
+from spark_2pc_sink.sink.rows.row_sql import json_sql
 from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.testing import assert_same_multiset

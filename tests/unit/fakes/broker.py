@@ -27,7 +27,7 @@ from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndMa
 from spark_2pc_sink.reference.coordinator.states import Pair, Profile, Settings, TransactionMetadata
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, VerificationGuard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
-from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.messages import describe_error
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeCoordinator
 
 

@@ -25,7 +25,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import ReferenceCoordinator, free_port, wait_until
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import RequestTemplate, end_txn_request
 from spark_2pc_sink.wire.messages import OffsetSpec, find_coordinators_request
@@ -229,9 +229,9 @@ def test_an_answer_that_nobody_takes_is_not_given_to_the_next_request(fake: Fake
     cluster.api_versions(0, cluster.deadline())
     left = cluster.begin(0, ends_of(T0), cluster.deadline())
     assert left is not None
-    answer = responses.by_partition(cluster.request(0, ends_of(T1), cluster.deadline()))
+    answer = messages.by_partition(cluster.request(0, ends_of(T1), cluster.deadline()))
     assert {partition: found.offset for partition, found in answer.items()} == {T1: 9}
-    assert responses.by_partition(left()).keys() == {T0}
+    assert messages.by_partition(left()).keys() == {T0}
 
 
 def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -243,7 +243,7 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
             cluster.request(cluster.leaders[partition], ends_of(partition), cluster.deadline())
         asked = {cluster.leaders[each]: ends_of(each) for each in (T0, T1)}
         answers = cluster.request_at_once(asked, cluster.deadline())
-        found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer).items()}
+        found = {key: end for answer in answers.values() for key, end in messages.by_partition(answer).items()}
         assert {partition: end.offset for partition, end in found.items()} == {T0: 0, T1: 3}
         fake.script(Api.LIST_OFFSETS, hang_up)
         assert len(cluster.request_at_once(asked, cluster.deadline())) == 1

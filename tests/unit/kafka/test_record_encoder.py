@@ -33,8 +33,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.batch_format import record_content
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import EncodedBatch, PlacedBatch, encode_sections
-from spark_2pc_sink.wire.record_list import encode_listed_batch
+from spark_2pc_sink.wire.record_batch import EncodedBatch, PlacedBatch, encode_listed_batch, encode_sections
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
 from tests.unit.kafka.support import PAIR, T0, T1, options_for, sent_batches

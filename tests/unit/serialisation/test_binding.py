@@ -16,9 +16,8 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.binding import Registry, SchemaRequest, bind
-from spark_2pc_sink.serialisation.columns import NoSchemaError, NotEncodableError
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, message_indexes
-from spark_2pc_sink.serialisation.serialiser import header
+from spark_2pc_sink.serialisation.serialiser import NoSchemaError, NotEncodableError, header
 from tests.unit.serialisation.test_encoders import column
 
 ORDER = StructType().add("id", LongType()).add("name", StringType())

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
-from spark_2pc_sink.wire.row_bytes import joined_rows
+from spark_2pc_sink.wire.arrow_layout import joined_rows
 
 NUMBERS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)

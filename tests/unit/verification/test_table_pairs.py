@@ -25,8 +25,7 @@ from spark_2pc_sink.verification.table_pairs import (
     table_pairs,
 )
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import assign_producer
-from spark_2pc_sink.wire.record_list import encode_listed_batch
+from spark_2pc_sink.wire.record_batch import assign_producer, encode_listed_batch
 from tests.unit.kafka.support import PAIR
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -20,7 +20,7 @@ from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.kafka import record_encoder
 from spark_2pc_sink.kafka.record_encoder import NO_PARTITION, murmur2, partition_for_keys
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
-from spark_2pc_sink.wire.error_codes import ERROR_CODES, describe_error
+from spark_2pc_sink.wire.messages import ERROR_CODES, describe_error
 from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.wire.rows import LAYOUTS
 

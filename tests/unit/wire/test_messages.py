@@ -13,7 +13,7 @@ from kafka.protocol.producer import InitProducerIdResponse
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.protocol import REQUESTS as SCHEMAS
-from spark_2pc_sink.wire import api_versions, messages, responses
+from spark_2pc_sink.wire import api_versions, messages
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
 from spark_2pc_sink.wire.framed_request import RequestTemplate, end_txn_request, produce_request
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, OffsetSpec
@@ -245,8 +245,8 @@ def test_read_metadata(version: int) -> None:
     # As Kafka's tools print it (KIP-516); version 9 has none.
     topic_id = "AAAAAAAAAAAAAAAAAAAABw" if version >= 10 else ""
     orders, gone = answered(response).topics
-    assert list(map(responses.topic_exists, (orders, gone))) == [True, False]
-    assert list(map(responses.topic_id, (orders, gone))) == [topic_id, ""]
+    assert list(map(messages.topic_exists, (orders, gone))) == [True, False]
+    assert list(map(messages.topic_id, (orders, gone))) == [topic_id, ""]
 
 
 def coordinators(*keys: str) -> Any:
@@ -255,7 +255,7 @@ def coordinators(*keys: str) -> Any:
 
 
 def test_read_find_coordinators() -> None:
-    read = responses.coordinators_of(coordinators("tid", "other"), ["other", "tid"])
+    read = messages.coordinators_of(coordinators("tid", "other"), ["other", "tid"])
     assert {name: (each.node_id, each.error_code) for name, each in read.items()} == {"tid": (2, 15), "other": (2, 15)}
 
 
@@ -265,7 +265,7 @@ def test_read_find_coordinators() -> None:
 )
 def test_an_answer_about_other_coordinators_is_refused(keys: tuple[str, ...], told: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"for 1 transactional ids answered {told}"):
-        responses.coordinators_of(coordinators(*keys), ["tid"])
+        messages.coordinators_of(coordinators(*keys), ["tid"])
 
 
 def init_response(version: int, **fields: Any) -> Any:
@@ -274,13 +274,13 @@ def init_response(version: int, **fields: Any) -> Any:
 
 
 def test_a_refused_init_producer_id_has_no_pair() -> None:
-    assert responses.initialized_pair(init_response(6, error_code=90, producer_id=-1, producer_epoch=-1)) is None
+    assert messages.initialized_pair(init_response(6, error_code=90, producer_id=-1, producer_epoch=-1)) is None
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (-2, 3), (5, -3)])
 def test_success_without_a_pair_is_refused(producer_id: int, epoch: int) -> None:
     with pytest.raises(RemoteProtocolError):
-        responses.initialized_pair(init_response(5, producer_id=producer_id, producer_epoch=epoch))
+        messages.initialized_pair(init_response(5, producer_id=producer_id, producer_epoch=epoch))
 
 
 def topics(*each: tuple[str, Any], **names: str) -> list[Any]:
@@ -293,19 +293,19 @@ def test_answers_are_read_by_partition() -> None:
     added = [SimpleNamespace(partition_index=0, partition_error_code=55)]
     names = {"topic": "name", "parts": "results_by_partition"}
     answer = SimpleNamespace(results_by_topic_v3_and_below=topics(("orders", added), **names))
-    assert responses.added_partitions(answer) == {ORDERS_0: 55}
+    assert messages.added_partitions(answer) == {ORDERS_0: 55}
     part = SimpleNamespace(partition_index=3, error_code=47)
     fetched, named = (topics(("orders", [part]), topic=name, parts="partitions") for name in ("topic", "name"))
     answers = SimpleNamespace(responses=fetched), SimpleNamespace(topics=named)
-    assert [responses.by_partition(answer) for answer in answers] == [{ORDERS_3: part}] * 2
+    assert [messages.by_partition(answer) for answer in answers] == [{ORDERS_3: part}] * 2
     markers = [SimpleNamespace(producer_id=number, topics=named[: number - 7]) for number in (7, 8)]
-    assert responses.written_markers(SimpleNamespace(markers=markers)) == {7: {}, 8: {ORDERS_3: 47}}
+    assert messages.written_markers(SimpleNamespace(markers=markers)) == {7: {}, 8: {ORDERS_3: 47}}
     open_at = topics(("orders", [3, 0]), ("audit", [1]), topic="topic", parts="partitions")
     transaction = SimpleNamespace(transactional_id="a", topics=open_at)
     described = SimpleNamespace(transaction_states=[transaction])
-    assert responses.transaction_partitions(responses.described(described, "a")) == (AUDIT_1, ORDERS_0, ORDERS_3)
+    assert messages.transaction_partitions(messages.described(described, "a")) == (AUDIT_1, ORDERS_0, ORDERS_3)
     with pytest.raises(RemoteProtocolError, match="did not answer about 'd'"):
-        responses.described(described, "d")
+        messages.described(described, "d")
 
 
 def test_configs_are_read_unless_they_may_not_be() -> None:
@@ -314,6 +314,6 @@ def test_configs_are_read_unless_they_may_not_be() -> None:
     configs = [SimpleNamespace(name=name, value=value) for name, value in given.items()]
     resource = SimpleNamespace(resource_name="1", error_code=0, configs=configs)
     answer = SimpleNamespace(results=[resource])
-    assert (responses.config_values(answer, "1"), responses.config_values(answer, "2")) == (given, None)
+    assert (messages.config_values(answer, "1"), messages.config_values(answer, "2")) == (given, None)
     resource.error_code = 29
-    assert responses.config_values(answer, "1") is None
+    assert messages.config_values(answer, "1") is None

@@ -23,7 +23,13 @@ from spark_2pc_sink.wire.arrow_layout import (
     as_one_array,
     binary_array,
     binary_layout,
+    chosen_rows,
     encode_varint_rows,
+    fixed_rows,
+    grouped_rows,
+    joined_rows,
+    spread_rows,
+    varint_rows,
 )
 from spark_2pc_sink.wire.batch_format import (
     HEADER_BYTES,
@@ -35,28 +41,17 @@ from spark_2pc_sink.wire.batch_format import (
     record_content,
 )
 from spark_2pc_sink.wire.record_batch import (
+    COMPRESSED_BYTES_MIN,
+    RECORD_BYTES,
     Compression,
     batch_digest,
     combine_digests,
-    encode_sections,
-    encode_unassigned_batch,
-    format_digest,
-)
-from spark_2pc_sink.wire.record_list import (
-    COMPRESSED_BYTES_MIN,
-    RECORD_BYTES,
     cut_contents,
     encode_listed_batch,
     encode_listed_batches,
-)
-from spark_2pc_sink.wire.row_bytes import (
-    chosen_rows,
-    fixed_rows,
-    grouped_rows,
-    joined_rows,
-    row_sizes,
-    spread_rows,
-    varint_rows,
+    encode_sections,
+    encode_unassigned_batch,
+    format_digest,
 )
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
@@ -441,7 +436,7 @@ def test_unsigned_varints_have_64_bits(numbers: list[int]) -> None:
 def test_pieces_are_joined(rows: list[bytes]) -> None:
     found = joined_rows([b"<", b"-", column(rows), b"|", column(rows), b">"], len(rows))
     assert found.to_pylist() == [b"<-" + row + b"|" + row + b">" for row in rows]
-    assert row_sizes(found).tolist() == [2 * len(row) + 4 for row in rows]
+    assert binary_layout(found).lengths.tolist() == [2 * len(row) + 4 for row in rows]
     assert joined_rows([b"a", b"b"], len(rows)).to_pylist() == [b"ab"] * len(rows)
 
 

@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     BadRow,
     BadRows,
     RefusedRow,
+    SiftedPart,
     canonical_json,
     find_refused,
     name_of,
@@ -27,7 +28,6 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     try_again,
     unpack_rows,
 )
-from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
     DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
@@ -35,8 +35,7 @@ from spark_2pc_sink.sink.records.record_side import (
 )
 from spark_2pc_sink.wire.batch_format import Record
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import assign_producer
-from spark_2pc_sink.wire.record_list import encode_listed_batch
+from spark_2pc_sink.wire.record_batch import assign_producer, encode_listed_batch
 from tests.unit.kafka.support import PAIR
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -177,7 +176,7 @@ def test_a_row_may_refer_to_one_behind_it(refers_to: dict[int, int]) -> None:
         kept.update(rows)
         return None
 
-    found = try_again(find_refused(6, attempt, most=6), attempt)
+    found = try_again(find_refused(6, attempt, most=6), lambda row: attempt(row, row + 1))
     assert found == [(4, "row 4")]
     assert kept == {0, 1, 2, 3, 5}
 

@@ -15,10 +15,8 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.sink.job import encode_task
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, task_function
 from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA, TaskIdentity, TaskReceipt, TaskResults
-from spark_2pc_sink.sink.records.record_columns import VALUE
-from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
-from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
-from spark_2pc_sink.sink.records.topics import TopicRefusedError
+from spark_2pc_sink.sink.records.record_columns import VALUE, TopicRefusedError
+from spark_2pc_sink.sink.records.record_side import DeadLetterTopic, ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.stream.task_stream import LaneTotals
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock

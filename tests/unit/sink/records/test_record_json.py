@@ -13,8 +13,10 @@ from hypothesis import given, strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.job.lane_columns import record_sql, upsert_order_columns
+from spark_2pc_sink.sink.records import record_expressions
 from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, choose_expressions, with_json
 from spark_2pc_sink.sink.records.record_json import (
     IGNORE_NULLS,
@@ -175,3 +177,9 @@ def table_of(*names: str, unwritable: str = "") -> TargetTable:
 )
 def test_what_nobody_expects_in_the_table_may_stay_out(options: dict[str, Any], target: TargetTable) -> None:
     check_taken(chosen(**options), target)
+
+
+def test_a_condition_that_is_a_column_of_its_name_has_a_type_too() -> None:
+    """No convention takes such a column, as one named key is taken."""
+    with pytest.raises(ConfigurationError, match="must be boolean; convert it, with delete_when="):
+        record_expressions._check_type("delete_when", "`delete_when`", "string")

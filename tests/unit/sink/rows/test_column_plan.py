@@ -17,10 +17,9 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Rows
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, create_table_ddl, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding, order_keys
-from spark_2pc_sink.sink.rows.create_table import create_table_ddl
-from spark_2pc_sink.sink.rows.text_guards import guarded, not_utf8
+from spark_2pc_sink.sink.rows.row_sql import guarded, not_utf8
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 _VARHDRSZ = 4

@@ -24,8 +24,8 @@ from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import encode, receipt_of, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt, TaskResults
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_forwarder import Forwarded, ForwarderConnections, KnownTopics, RecordForwarder
-from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
+from spark_2pc_sink.sink.records.record_columns import TopicFacts, Topics
+from spark_2pc_sink.sink.records.record_side import Forwarded, ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream, attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener

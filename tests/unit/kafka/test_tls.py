@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from spark_2pc_sink.errors import ConfigurationError, TlsRefusedError
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.connection_failures import TlsFailedError, client_context, protocol_refusal, tls_refusal
+from spark_2pc_sink.kafka.connection import TlsFailedError
+from spark_2pc_sink.kafka.connection_failures import client_context, protocol_refusal, tls_refusal
 from spark_2pc_sink.options import KafkaOptions
 
 PASSWORD = b"pass-word"

@@ -126,6 +126,6 @@ def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None
     if words is None:
         return nullcontext()
     # It needs SQLAlchemy, see _HOMES.
-    from spark_2pc_sink.recovery.recover_command import NamedConnection, flags_as_given  # noqa: PLC0415
+    from spark_2pc_sink.recovery.report import NamedConnection, flags_as_given  # noqa: PLC0415
 
     return flags_as_given(NamedConnection(words, database="database" in given_options(given)))

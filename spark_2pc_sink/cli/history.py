@@ -14,7 +14,7 @@ from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult, as_table
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted, first_of
-from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
+from spark_2pc_sink.recovery.api import LAST, BatchEntry, Entry, history, utc
 
 _EXITS: Final = (
     "exit codes: 0 there are entries; 1 the database refused or could not be reached; 2 wrong command line or option; "

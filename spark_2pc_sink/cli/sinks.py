@@ -24,7 +24,7 @@ from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, StatusOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.status import IN_DOUBT, StatusReport
+from spark_2pc_sink.recovery.report import IN_DOUBT, StatusReport
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport

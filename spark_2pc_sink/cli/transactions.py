@@ -25,7 +25,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
-from spark_2pc_sink.recovery.recover_command import kafka_connection
+from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from spark_2pc_sink.transactions.remedies import (
     KnownSinks,

@@ -10,8 +10,7 @@ from typing import Any
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,34 @@
-"""The recovery report: what a recovery found and did, as fields for programs and as text for people."""
+"""Reports of recovery and status, as fields for programs and as text for people, and the commands in them.
+
+Printed commands are complete with the sink's name and its connections, and without a secret.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import DECIDED, OWED
+from jdbc_state.versions import as_identifier
 from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, Problem, Symptom, remedies
+from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
-from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options import CommonOptions, KafkaOptions, RecoveryOptions
+from spark_2pc_sink.options.common import READER_FLAGS
+from spark_2pc_sink.options.database import without_secrets
+from spark_2pc_sink.options.names import parse_identifier
+from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted, first_of
 from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
     from spark_2pc_sink.errors import HaltCause
@@ -385,3 +398,144 @@ def _row_fields(row: StateRow | None) -> dict[str, Any] | None:
     left_out = {"transactional_id", "age_s", "decided_age_s", "rebuilt_from"}
     values = {name: None if value == "" else value for name, value in vars(row).items() if name not in left_out}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+# --- the commands of a sink -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NamedConnection:
+    """Both sides as words of a command."""
+
+    #: The flags, for a shell; '' if the environment has all values.
+    words: str
+    #: Whether they, or the environment, name a database.
+    database: bool
+
+
+#: How the command line has named both sides, if a command prints. Printed commands then use the same words, with the
+#: same file or variable for secrets.
+_AS_GIVEN: ContextVar[NamedConnection | None] = ContextVar("connection as given", default=None)
+
+
+@contextmanager
+def flags_as_given(connection: NamedConnection) -> Iterator[None]:
+    """In the block, commands name both sides in these words, and not by the options."""
+    before = _AS_GIVEN.set(connection)
+    try:
+        yield
+    finally:
+        _AS_GIVEN.reset(before)
+
+
+def sink_flags(options: CommonOptions) -> str:
+    """Common words of every command about one sink: its name, and both sides.
+
+    They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
+    ``password_command``. If brokers require credentials, they name the flag for their file.
+    """
+    return " ".join([*flags({"transactional_id": options.transactional_id}), *_connection(options)])
+
+
+def _connection(options: CommonOptions) -> list[str]:
+    given = _AS_GIVEN.get()
+    if given is not None:
+        return [given.words] if given.words else []
+    named = {"database": without_secrets(options.database)}
+    for item in options_of(CommonOptions):
+        value = getattr(options, item.name)
+        if item.name in READER_FLAGS and value != item.default:
+            named[item.name] = as_identifier(value) if setting_of(item).parse is parse_identifier else value
+    servers, *secured = _kafka(options.kafka)
+    return [servers, *flags(named), *secured]
+
+
+def kafka_connection(kafka: KafkaOptions) -> NamedConnection:
+    """The flags of a cluster, for commands that need no database."""
+    return _AS_GIVEN.get() or NamedConnection(" ".join(_kafka(kafka)), database=False)
+
+
+def _kafka(kafka: KafkaOptions) -> list[str]:
+    secured = [] if kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
+    return [*flags({"bootstrap_server": ",".join(kafka.bootstrap_servers)}), *secured]
+
+
+# --- the status of many sinks -----------------------------------------------------------------------------------------
+
+#: Order of a summary: fine sinks are first, as most are.
+_SUMMED_UP: Final[tuple[Condition, ...]] = ("fine", "at_work", "in_doubt", "owed", "unclear", "not_known", "elsewhere")
+#: Conditions that need a person, which exit code 3 reports.
+IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
+
+
+@dataclass(frozen=True)
+class UnreadableSink:
+    transactional_id: str
+    side: Literal["database", "kafka"]
+    problem: str
+
+    def as_json(self) -> dict[str, str]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReport:
+    """Result of `status`. Programs read the fields; `summary` is for people.
+
+    Attributes:
+        sinks: one report for each sink, by transactional id.
+        unreadable: sinks with invalid data. If only Kafka's is invalid, they are also among ``sinks``, as the database
+            shows them.
+        kafka_problem: why Kafka could not be read; then the reports have only what the database knows. '' if it could.
+        database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
+            if it could.
+        note: if there are no sinks, what was found instead. '' if there are some.
+    """
+
+    sinks: tuple[RecoveryReport, ...] = ()
+    unreadable: tuple[UnreadableSink, ...] = ()
+    kafka_problem: str = ""
+    database_problem: str = ""
+    note: str = ""
+
+    @property
+    def in_doubt(self) -> tuple[RecoveryReport, ...]:
+        """The sinks that need a person: in doubt for a reason other than a batch in progress, or owed.
+
+        Sinks of other clusters are not included.
+        """
+        return tuple(report for report in self.sinks if report.condition in IN_DOUBT)
+
+    @property
+    def complete(self) -> bool:
+        """True if both sides were read, and all data was valid."""
+        return not (self.unreadable or self.kafka_problem or self.database_problem)
+
+    @property
+    def summary(self) -> str:
+        """One line: the number of sinks, by condition, and the age of the oldest."""
+        ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
+        number = len(ids)
+        parts = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
+        parts += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
+        return f"{counted(number, 'sink')}{': ' if parts else ''}{', '.join(parts)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON; see docs/reference/json.md. ``summary`` and ``note`` are texts for people."""
+        return {
+            "summary": self.summary,
+            "sinks": [report.as_json() for report in self.sinks],
+            "in_doubt": [report.transactional_id for report in self.in_doubt],
+            "unreadable": [each.as_json() for each in self.unreadable],
+            "kafka_problem": self.kafka_problem or None,
+            "database_problem": self.database_problem or None,
+            "note": self.note or None,
+        }
+
+    def _counted(self, condition: Condition) -> str:
+        """The number in a condition; with the age if they need a person; '' for none."""
+        those = [report for report in self.sinks if report.condition == condition]
+        ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
+        oldest = f" (for {duration(max(ages))})" if ages else ""
+        word = "healthy" if condition == "fine" else condition.replace("_", " ")
+        return f"{len(those)} {word}{oldest}" if those else ""

@@ -33,8 +33,14 @@ from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
-from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import (
+    RecoveryReport,
+    StatusReport,
+    UnreadableSink,
+    owed_reason,
+    problem_of,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

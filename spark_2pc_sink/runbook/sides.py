@@ -11,11 +11,8 @@ from spark_2pc_sink.errors import DualWriteError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, StatusOptions
-from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.history import history
-from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_flags
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.recovery.api import history, recover, status
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, kafka_connection, sink_flags
 from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture, Readers
 from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
 from spark_2pc_sink.transactions.remedies import with_cluster

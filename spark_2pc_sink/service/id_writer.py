@@ -25,9 +25,8 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, BatchListSender, SendBatches, join_batches
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.recovery.kafka_side import KafkaSide
-from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt
-from spark_2pc_sink.recovery.resend import resend
+from spark_2pc_sink.recovery.diagnosis import KafkaSide
+from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt, resend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

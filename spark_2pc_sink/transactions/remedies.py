@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.choices.choice import RECOVER, STATUS, remedy
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
-from spark_2pc_sink.recovery.recover_command import NamedConnection
+from spark_2pc_sink.recovery.report import NamedConnection
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow

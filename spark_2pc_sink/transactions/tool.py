@@ -27,7 +27,7 @@ from spark_2pc_sink.kafka.transaction_queries import (
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
-from spark_2pc_sink.recovery.recover_command import kafka_connection
+from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ending
 from spark_2pc_sink.transactions.remedies import with_cluster
 

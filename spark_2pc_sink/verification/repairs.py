@@ -25,7 +25,7 @@ from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recovery.recover_command import sink_flags
+from spark_2pc_sink.recovery.report import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.statements import Reason, Statements

@@ -14,7 +14,7 @@ from spark_2pc_sink.sink.driver.batch_values import Replay
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.recovery.lost_commits import LostCommits
+    from spark_2pc_sink.recovery.diagnosis import LostCommits
     from spark_2pc_sink.sink.driver.batch_values import RunOfQuery
 
 

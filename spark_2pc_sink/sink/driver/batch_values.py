@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.recipe.placement import Placement, RunRecord
-    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.diagnosis import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
 
 

@@ -12,7 +12,7 @@ from jdbc_state import Decision, StateStore
 from spark_2pc_sink import cli, history as from_outside
 from spark_2pc_sink.cli import exits, history as command
 from spark_2pc_sink.recovery import history as module
-from spark_2pc_sink.recovery.history import BatchEntry, HistoryReport, history, utc
+from spark_2pc_sink.recovery.api import BatchEntry, HistoryReport, history, utc
 from tests.harness.json_contract import read_output
 from tests.unit.fakes.memory_store import MemoryStateStore
 

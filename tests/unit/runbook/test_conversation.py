@@ -16,7 +16,7 @@ from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.recovery.report import StatusReport
 from spark_2pc_sink.runbook import sides as sides_module
 from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, IncidentLog, RunbookEnd, needs_care
 from spark_2pc_sink.runbook.picture import Picture, Readers

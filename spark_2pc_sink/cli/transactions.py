@@ -27,7 +27,7 @@ from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
-from spark_2pc_sink.transactions.remedies import (
+from spark_2pc_sink.transactions.ending import (
     KnownSinks,
     after_termination,
     end_hanging,

@@ -23,8 +23,7 @@ from spark_2pc_sink.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_2pc_sink.runbook.picture import Picture
-    from spark_2pc_sink.runbook.sides import BothSides
+    from spark_2pc_sink.runbook.sides import BothSides, Picture
     from spark_2pc_sink.verification.report import Verdict
 
 #: How often one question is asked before giving up.

@@ -29,7 +29,6 @@ from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ending
-from spark_2pc_sink.transactions.remedies import with_cluster
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -210,7 +209,7 @@ class TransactionTool:
         try:
             return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
         except AbortRefusedError as error:
-            remedies = with_cluster(error.remedies, kafka_connection(self._kafka))
+            remedies = ending.with_cluster(error.remedies, kafka_connection(self._kafka))
             raise replace(error, remedies=remedies) from error
 
     def force_terminate(

@@ -14,7 +14,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import check, exits, main, runbook as runbook_module, state
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.options import Records, RecoveryOptions, Rows, SinkOptions
-from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.sides import Picture
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
 from tests.harness.json_contract import read_output
 from tests.unit.runbook.fake_sides import FakeSides, halted, in_doubt, owed, picture

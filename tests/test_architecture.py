@@ -34,7 +34,6 @@ FILE_LINES_MAX = 600
 #: A file with fewer lines and one user is listed here with its reason.
 FILE_LINES_MIN = 150
 SMALL_WITH_ONE_USER = {
-    "spark_2pc_sink.cli.serving": "commands have a file for each kind, and this one imports what serves on demand",
     "spark_2pc_sink.logins.oidc": "HTTP of an OAuth server, apart from what a token is to Kafka",
     "spark_2pc_sink.reference.handlers.acls": "handlers have a file for each subject of the protocol",
     "spark_2pc_sink.reference.metrics": "the figures of the coordinator, which a page lists",
@@ -154,7 +153,7 @@ def imports_of(path: Path) -> list[tuple[str, str | None]]:
     [
         ("jdbc_state", {"pyspark", "kafka", "confluent_kafka", "pyarrow"}),
         ("spark_2pc_sink.producer", {"pyspark", "sqlalchemy", "psycopg2"}),
-        ("spark_2pc_sink.cli.coordinator", {"pyspark", "pyarrow", "numpy", "sqlalchemy", "prometheus_client"}),
+        ("spark_2pc_sink.cli.serving", {"pyspark", "pyarrow", "numpy", "sqlalchemy", "prometheus_client"}),
         ("spark_2pc_sink.testing", {"pyspark", "kafka", "sqlalchemy"}),
     ],
 )

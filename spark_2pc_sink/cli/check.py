@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
     add_sides,
     add_sink,
@@ -20,7 +19,7 @@ from spark_2pc_sink.cli.options import (
     given_sink_options,
     read_connection,
 )
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sources import add_once

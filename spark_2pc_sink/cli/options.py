@@ -1,4 +1,4 @@
-"""Flags of commands and where else their values come from: options of both sides, made from their declarations.
+"""The parser of commands; their flags, and where else values come from: options of both sides, by their declarations.
 
 The command line is flags and the files that they name; values given twice must be equal. The environment supplies what
 the command line omits. Commands printed for people name the same sources, and contain no secrets.
@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from spark_2pc_sink.choices.choice import flags
+from spark_2pc_sink.cli.output import LEVELS
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
@@ -30,6 +32,46 @@ from spark_2pc_sink.options.sources import (
 )
 
 _log = logging.getLogger(__name__)
+
+PROGRAM: Final = "spark-2pc"
+
+
+class CommandLineError(Exception):
+    """Words that are not a command, or that the command does not accept. `usage` lists those that it accepts."""
+
+    def __init__(self, message: str, *, command: str | None, usage: str) -> None:
+        super().__init__(message, command, usage)
+        self.message = message
+        self.command = command
+        self.usage = usage
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.usage}".rstrip()
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Gives each command ``--json`` and the log options, which may also precede its name."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        # A default would override a value given before the command's name.
+        add = partial(self.add_argument, default=argparse.SUPPRESS)
+        add("--json", action="store_true", help="print one JSON object, as described by spark-2pc --json-schema")
+        add("--log-level", choices=LEVELS, help="minimum level of log lines (default: WARNING)")
+        add("--log-json", action="store_true", help="log one JSON object per line, with the transactional id")
+        self.set_defaults(command=self.command)
+
+    @property
+    def command(self) -> str | None:
+        """The command's words, without the program's name; None for the program itself."""
+        return self.prog.removeprefix(PROGRAM).strip() or None
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print and exit for."""
+        raise CommandLineError(message, command=self.command, usage=self.format_usage())
+
+
+# --- where values come from -------------------------------------------------------------------------------------------
 
 BOOTSTRAP: Final = "bootstrap.servers"
 BOOTSTRAP_NAMES: Final = frozenset(setting_of(FIELD_OF[BOOTSTRAP]).properties)

@@ -11,10 +11,8 @@ from typing import Final
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, Problem, problem_in
-from spark_2pc_sink.cli.command_parser import PROGRAM
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_sides, add_sink, add_timeout, file_of, given_sides
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.options import PROGRAM, add_sides, add_sink, add_timeout, file_of, given_sides
+from spark_2pc_sink.cli.output import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.runbook.conversation import Conversation, IncidentLog, NoAnswerError, RunbookEnd
 from spark_2pc_sink.runbook.sides import BothSides

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.choices.choice import flags
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
     add_options,
     add_sides,
@@ -18,7 +17,7 @@ from spark_2pc_sink.cli.options import (
     given_sides,
     reason_for,
 )
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.output import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.clock import Clock, Deadline, SystemClock
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, StatusOptions

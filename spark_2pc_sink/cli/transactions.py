@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
     OUTER,
     add_connection,
@@ -19,7 +18,7 @@ from spark_2pc_sink.cli.options import (
     read_connection,
     reason_for,
 )
-from spark_2pc_sink.cli.output import CommandResult, as_table
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult, as_table
 from spark_2pc_sink.errors import AbortRefusedError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions

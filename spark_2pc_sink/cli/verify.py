@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_sides, add_sink, file_of, given_sides
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.verification.api import SHAPE, verify

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from jdbc_state import DECIDED, OWED, HistoryLine, StateRow, history
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
-from spark_2pc_sink.monitoring.watched import Watched
+from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.recovery.report import StatusReport
 
 #: History events that add a batch; a resend adds none, as its batch already has a line.

@@ -20,10 +20,10 @@ from werkzeug.exceptions import HTTPException, SecurityError
 
 from spark_2pc_sink.choices import TABLE, Act, Choice, HaltError, Symptom
 from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
+from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.sink_views import bar_chart
-from spark_2pc_sink.monitoring.watched import Watched
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport

@@ -1,20 +1,25 @@
-"""``spark-2pc history``: the batches of sinks, and who did what to them, when and why."""
+"""Commands that need only the database.
+
+``spark-2pc history`` lists the batches of sinks, and who did what to them, when and why; ``state`` makes, migrates and
+checks the tables.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from itertools import compress
 from typing import Any, Final
 
-from jdbc_state import ActionLine
-from spark_2pc_sink.cli.exits import EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_database, add_sink, given_options
-from spark_2pc_sink.cli.output import CommandResult, as_table
-from spark_2pc_sink.options.settings import refused
+from jdbc_state import ActionLine, SqlStateStore, ddl
+from spark_2pc_sink.cli.options import add_database, add_options, add_sink, given_options
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult, as_table
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options.settings import Theme, options_of, refused, setting_of
 from spark_2pc_sink.plural import counted, first_of
-from spark_2pc_sink.recovery.api import LAST, BatchEntry, Entry, history, utc
+from spark_2pc_sink.recovery.api import LAST, BatchEntry, Entry, history, open_store, utc
 
 _EXITS: Final = (
     "exit codes: 0 there are entries; 1 the database refused or could not be reached; 2 wrong command line or option; "
@@ -45,6 +50,7 @@ def add_commands(commands: Any) -> None:
     only.add_argument("--batches-only", action="store_true", help="without what drivers and people did")
     only.add_argument("--actions-only", action="store_true", help="without the batches")
     command.set_defaults(run=_history)
+    _add_state(commands)
 
 
 def _history(given: argparse.Namespace) -> CommandResult:
@@ -111,3 +117,57 @@ def _shown(moment: datetime) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+_OF_STATE: Final = (
+    "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
+    "command line or option; 3 something is missing, or has another version; 4 there is no state table"
+)
+
+
+def _add_state(commands: Any) -> None:
+    state = commands.add_parser("state", help="create, migrate and check the tables in the database", epilog=_OF_STATE)
+    within = state.add_subparsers(required=True, metavar="COMMAND")
+
+    printing = within.add_parser("ddl", help="print the statements that create the tables; connects to nothing")
+    add_options(printing, *(item.name for item in options_of(RecoveryOptions) if setting_of(item).group is Theme.STATE))
+    printing.add_argument("--role", help="role that gets the privileges of a driver")
+    printing.set_defaults(run=_ddl)
+
+    about = "migrate the tables to this version, as their owner; safe to run twice, and while jobs run"
+    migrating = within.add_parser("migrate", help=about, epilog=_OF_STATE)
+    add_database(migrating)
+    migrating.set_defaults(run=_migrate)
+
+    checking = within.add_parser("check", help="show the version of the tables and what is missing", epilog=_OF_STATE)
+    add_database(checking)
+    checking.add_argument("--role", help="role whose privileges are checked (default: the connected role)")
+    checking.set_defaults(run=_check)
+
+
+def _ddl(given: argparse.Namespace) -> CommandResult:
+    # The statements need no database, but the options require one.
+    options = RecoveryOptions.of_every_sink(**{"database": "postgresql://", **given_options(given)})
+    statements = ddl(options.store_settings(), role=given.role)
+    return CommandResult(fields={"ddl": statements}, text=f"{statements}\n")
+
+
+def _migrate(given: argparse.Namespace) -> CommandResult:
+    with _store(given) as store:
+        done = store.migrate()
+    lines = done or ["nothing to do: the tables have this version"]
+    return CommandResult(fields={"done": done}, text="".join(f"{line}\n" for line in lines))
+
+
+def _check(given: argparse.Namespace) -> CommandResult:
+    with _store(given) as store:
+        report = store.check_schema(given.role)
+    code = (EXIT_SETTLED if report.ready else EXIT_IN_DOUBT) if report.there else EXIT_NOT_KNOWN
+    fields = {"there": report.there, "ready": report.ready, "lines": list(report.lines)}
+    return CommandResult(exit_code=code, fields=fields, text="".join(f"{line}\n" for line in report.lines))
+
+
+def _store(given: argparse.Namespace) -> closing[SqlStateStore]:
+    return closing(open_store(RecoveryOptions.of_every_sink(**given_options(given))))

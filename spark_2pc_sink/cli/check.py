@@ -41,12 +41,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command = commands.add_parser("check", help=_ABOUT, description=f"{_ABOUT[0].upper()}{_ABOUT[1:]}.", epilog=_EXITS)
     add_sides(command, required=False, positional=True)
     add_sink(command, about="the sink (default: that of the file)")
-    command.add_argument(
-        "--schema",
-        metavar="DDL|FILE",
-        help="columns of a batch, such as 'order_id BIGINT, total DOUBLE', or a JSON file with a Spark schema: "
-        "Spark on this machine compares expressions and types with the table",
+    about = (
+        "columns of a batch, such as 'order_id BIGINT, total DOUBLE', or a JSON file with a Spark schema: Spark on "
+        "this machine compares expressions and types with the table"
     )
+    command.add_argument("--schema", metavar="DDL|FILE", help=about)
     command.add_argument("--strict", action="store_true", help="exit with code 3 for warnings too")
     about = "for each request to Kafka (default: %(default)s)"
     command.add_argument("--timeout", type=int, default=TIMEOUT_S, metavar="SECONDS", help=about)

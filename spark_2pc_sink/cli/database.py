@@ -31,21 +31,14 @@ _PARTITIONS_MAX: Final = 3
 
 
 def add_commands(commands: Any) -> None:
-    command = commands.add_parser(
-        "history",
-        help="list the batches, and what drivers and people did: who, when, why; reads only the database",
-        epilog=_EXITS,
-    )
+    about = "list the batches, and what drivers and people did: who, when, why; reads only the database"
+    command = commands.add_parser("history", help=about, epilog=_EXITS)
     add_database(command, positional=True)
     add_sink(command, about="one sink (default: that of --config, or else all)")
-    command.add_argument(
-        "--last", type=int, metavar="N", help=f"the newest N entries (default: {LAST}, or with --since all)"
-    )
-    command.add_argument(
-        "--since",
-        metavar="TIME",
-        help="no entries before this time: ISO 8601, such as 2026-11-24T03:00; UTC unless a zone is given",
-    )
+    about = f"the newest N entries (default: {LAST}, or with --since all)"
+    command.add_argument("--last", type=int, metavar="N", help=about)
+    about = "no entries before this time: ISO 8601, such as 2026-11-24T03:00; UTC unless a zone is given"
+    command.add_argument("--since", metavar="TIME", help=about)
     only = command.add_mutually_exclusive_group()
     only.add_argument("--batches-only", action="store_true", help="without what drivers and people did")
     only.add_argument("--actions-only", action="store_true", help="without the batches")

@@ -156,9 +156,9 @@ def add_options(command: argparse.ArgumentParser, *names: str) -> None:
         command.add_argument(_flag(name), **how)
 
 
-def add_sink_options(command: argparse.ArgumentParser, options: type[SinkOptions] = SinkOptions) -> None:
+def add_sink_options(command: argparse.ArgumentParser) -> None:
     """Add a flag for each option of a sink that no other flag gives and that has a text; see `sourced_value`."""
-    for item in options_of(options):
+    for item in options_of(SinkOptions):
         if item.name not in _OTHER_FLAGS and "Callable" not in kind_of(item):
             why = setting_of(item).why.replace("%", "%%")
             command.add_argument(_flag(item.name), default=argparse.SUPPRESS, metavar="VALUE", help=why)
@@ -190,12 +190,10 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
     file = "the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)"
     command.add_argument("--config", dest="sink_file", metavar="FILE", help=file)
     if positional:
-        command.add_argument(
-            "sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help="the same as --config FILE"
-        )
-    command.add_argument(
-        "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
-    )
+        about = "the same as --config FILE"
+        command.add_argument("sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help=about)
+    about = "SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
+    command.add_argument("--database", metavar="URL", help=about)
     command.set_defaults(database_required=required)
     add_options(command, *READER_FLAGS)
 
@@ -247,23 +245,12 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
 
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
     """Add the flags; ``prefix`` is `OUTER` for those before the command's name."""
-    parser.add_argument(
-        "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, separated by commas"
-    )
-    parser.add_argument(
-        "--kafka",
-        dest=f"{prefix}kafka",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a Kafka client property, such as sasl.username=admin; may be repeated",
-    )
-    parser.add_argument(
-        "--command-config",
-        dest=f"{prefix}command_config",
-        metavar="FILE",
-        help="a file of Kafka client properties, one KEY=VALUE per line, for secrets",
-    )
+    about = "brokers, separated by commas"
+    parser.add_argument("--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help=about)
+    about = "a Kafka client property, such as sasl.username=admin; may be repeated"
+    parser.add_argument("--kafka", dest=f"{prefix}kafka", action="append", default=[], metavar="KEY=VALUE", help=about)
+    about = "a file of Kafka client properties, one KEY=VALUE per line, for secrets"
+    parser.add_argument("--command-config", dest=f"{prefix}command_config", metavar="FILE", help=about)
 
 
 def read_connection(given: argparse.Namespace) -> dict[str, Any]:

@@ -29,14 +29,11 @@ TOKEN_CHARACTERS_MIN: Final = 20
 
 def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
     """Add the flag for the names of this server, against DNS rebinding."""
-    command.add_argument(
-        option,
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"a name by which {reader}, in addition to the listen address and this machine's own name; may be "
-        "repeated. Other names in the Host header are refused",
+    about = (
+        f"a name by which {reader}, in addition to the listen address and this machine's own name; may be repeated. "
+        "Other names in the Host header are refused"
     )
+    command.add_argument(option, action="append", default=[], metavar="NAME", help=about)
 
 
 def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
@@ -115,15 +112,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_coordinator(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "coordinator",
-        help="start the reference coordinator, a Kafka of one node",
-        description=_COORDINATOR,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="short for listeners=PLAINTEXT://HOST:PORT; port 0: any free port"
-    )
+    about, form = "start the reference coordinator, a Kafka of one node", argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser("coordinator", help=about, description=_COORDINATOR, formatter_class=form)
+    about = "short for listeners=PLAINTEXT://HOST:PORT; port 0: any free port"
+    parser.add_argument("--listen", metavar="HOST:PORT", help=about)
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--data-dir", type=Path, metavar="DIR", help="data directory; created if it does not exist")
     place.add_argument("--in-memory", action="store_true", help="keep nothing across restarts")

@@ -9,14 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.choices.choice import flags
-from spark_2pc_sink.cli.options import (
-    add_options,
-    add_sides,
-    add_sink,
-    add_timeout,
-    given_sides,
-    reason_for,
-)
+from spark_2pc_sink.cli.options import add_options, add_sides, add_sink, add_timeout, given_sides, reason_for
 from spark_2pc_sink.cli.output import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.clock import Clock, Deadline, SystemClock
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
@@ -123,16 +116,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     shown.add_argument("--all", action="store_true", help="every sink, also if there are many and all are healthy")
     looking.add_argument("--details", action="store_true", help="show both sides and the remedies of each listed sink")
     add_timeout(looking)
-    looking.add_argument(
-        "--wait",
-        dest="wait_s",
-        type=int,
-        nargs="?",
-        const=WAIT_S,
-        metavar="SECONDS",
-        help=f"wait until nothing is in doubt, at most this long (without a number: {WAIT_S}); prints on standard "
-        "error what it waits for",
+    about = (
+        f"wait until nothing is in doubt, at most this long (without a number: {WAIT_S}); prints on standard error "
+        "what it waits for"
     )
+    looking.add_argument("--wait", dest="wait_s", type=int, nargs="?", const=WAIT_S, metavar="SECONDS", help=about)
     looking.set_defaults(run=_status)
     _add_recover(commands)
 
@@ -218,9 +206,8 @@ def _add_recover(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     choice = settling.add_mutually_exclusive_group()
     for decision in OperatorDecision:
         about = f"for a batch that Kafka lacks: {decision.value}"
-        choice.add_argument(
-            *flags({"decision": decision}), dest="decision", action="store_const", const=decision, help=about
-        )
+        [flag] = flags({"decision": decision})
+        choice.add_argument(flag, dest="decision", action="store_const", const=decision, help=about)
     settling.set_defaults(run=_recover)
 
 

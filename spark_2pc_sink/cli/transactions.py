@@ -87,17 +87,11 @@ def add_commands(commands: Any) -> None:
 
 def _add_looking(within: Any) -> None:
     listing = _command(within, "list", _list, "list transactional ids and the state of their transactions")
-    listing.add_argument(
-        "--duration-filter",
-        "--running-longer-than-ms",
-        dest="running_longer_than_ms",
-        type=int,
-        metavar="MS",
-        help="only transactions that began longer ago, and ids without an open transaction. Negative: all",
-    )
-    listing.add_argument(
-        "--transactional-id-pattern", metavar="RE2", help="only ids that this regular expression matches as a whole"
-    )
+    names = ("--duration-filter", "--running-longer-than-ms")
+    about = "only transactions that began longer ago, and ids without an open transaction. Negative: all"
+    listing.add_argument(*names, dest="running_longer_than_ms", type=int, metavar="MS", help=about)
+    about = "only ids that this regular expression matches as a whole"
+    listing.add_argument("--transactional-id-pattern", metavar="RE2", help=about)
     about = "only this state, such as Ongoing; may be repeated"
     listing.add_argument("--state", action="append", default=[], metavar="STATE", help=about)
     about = "only this one; may be repeated"
@@ -108,9 +102,8 @@ def _add_looking(within: Any) -> None:
     describing = _command(within, "describe", _describe, "describe the transaction of one transactional id")
     describing.add_argument("--transactional-id", required=True, metavar="ID")
 
-    producers = _command(
-        within, "describe-producers", _describe_producers, "describe the producers that a partition remembers"
-    )
+    about = "describe the producers that a partition remembers"
+    producers = _command(within, "describe-producers", _describe_producers, about)
     _add_partition(producers)
     producers.add_argument("--broker-id", type=int, metavar="N", help="the replica to ask (default: the leader)")
 
@@ -119,31 +112,24 @@ def _add_looking(within: Any) -> None:
     finding.add_argument("--broker-id", type=int, metavar="N", help="only partitions with a copy on this broker")
     finding.add_argument("--topic", metavar="TOPIC", help="only this topic")
     finding.add_argument("--partition", type=int, metavar="N", help="only this partition of --topic")
-    finding.add_argument(
-        "--max-transaction-timeout",
-        type=int,
-        default=15,
-        metavar="MINUTES",
-        help="leave out transactions whose last record has a later timestamp than this long ago (default: 15)",
-    )
+    about = "leave out transactions whose last record has a later timestamp than this long ago (default: 15)"
+    finding.add_argument("--max-transaction-timeout", type=int, default=15, metavar="MINUTES", help=about)
 
 
 def _add_ending(within: Any) -> None:
     aborting = _command(within, "abort", _abort, "end a hanging transaction with an abort marker in one partition")
     _add_partition(aborting)
-    aborting.add_argument(
-        "--start-offset", type=int, metavar="OFFSET", help="first offset of the transaction; alternatively:"
-    )
+    about = "first offset of the transaction; alternatively:"
+    aborting.add_argument("--start-offset", type=int, metavar="OFFSET", help=about)
     aborting.add_argument("--producer-id", type=int, metavar="N")
     aborting.add_argument("--producer-epoch", type=int, metavar="N")
-    aborting.add_argument(
-        "--coordinator-epoch", type=int, metavar="N", help="coordinator epoch of the marker; negative means 0"
-    )
+    about = "coordinator epoch of the marker; negative means 0"
+    aborting.add_argument("--coordinator-epoch", type=int, metavar="N", help=about)
 
     about = "have the coordinator abort what an id has open, and fence its producer"
-    kafkas_name = ["forceTerminateTransaction"]
-    terminating = _command(within, "force-terminate", _force_terminate, about, aliases=kafkas_name)
-    # The second spelling is used by Kafka's own command.
+    # The alias and the second spelling are used by Kafka's own command.
+    aliases = ["forceTerminateTransaction"]
+    terminating = _command(within, "force-terminate", _force_terminate, about, aliases=aliases)
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
     add_options(terminating, "reason")
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
+from spark_2pc_sink.choices.choice import RECOVER
 from spark_2pc_sink.cli.options import (
     OUTER,
     add_connection,
@@ -27,11 +28,12 @@ from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from spark_2pc_sink.transactions.ending import (
+    AFTER_TERMINATION,
+    AS_DECIDED,
     KnownSinks,
-    after_termination,
+    about_id,
     end_hanging,
     end_known,
-    end_of_sink,
     with_cluster,
 )
 
@@ -168,7 +170,7 @@ def _list(given: argparse.Namespace) -> CommandResult:
     return CommandResult(
         fields={"transactions": found},
         text=_table(rows, {**columns, "TransactionState": "state"}),
-        remedies=_complete(kafka, list(map(end_of_sink, open_ids))),
+        remedies=_complete(kafka, [about_id(RECOVER, name, AS_DECIDED) for name in open_ids]),
     )
 
 
@@ -303,7 +305,8 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     notes = done.warnings if "database" in note else (*done.warnings, not_logged)
     aborted = done.state_before == TransactionState.ONGOING
     may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
-    remedies = _complete(kafka, [after_termination(done.transactional_id)] if may_be_sink else [])
+    check = about_id(RECOVER, done.transactional_id, AFTER_TERMINATION)
+    remedies = _complete(kafka, [check] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}

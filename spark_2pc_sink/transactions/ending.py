@@ -321,7 +321,11 @@ def _note(store: StateStore, transactional_id: str, detail: Mapping[str, str]) -
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 _TOOL: Final = "spark-2pc transactions"
-_AS_DECIDED: Final = "ends it as the sink's database has decided"
+AS_DECIDED: Final = "ends it as the sink's database has decided"
+#: The check whether force-terminate has removed a batch from Kafka that a database has.
+AFTER_TERMINATION: Final = (
+    "if it is a sink: records the batch as owed if its database has decided it, so that the job sends it again"
+)
 _BARE: Final = re.compile(r"^spark-2pc (?:recover|status|transactions [a-z-]+)")
 
 
@@ -351,17 +355,12 @@ def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, 
         is_sink: whether it belongs to a sink; None if no database was asked.
     """
     if owner.state != TransactionState.ONGOING:
-        wait = (
-            f"wait: its markers are being written ({owner.state}); if that state stays, a leader has refused one (see"
-        )
-        return (f"{wait} the log of broker {owner.coordinator}), and a restart of that broker sends them again",)
-    named = f"--transactional-id {shlex.quote(owner.transactional_id)}"
-    recover = remedy(f"{RECOVER} {named}", f"{'' if is_sink else 'if it is a sink: '}{_AS_DECIDED}")
-    terminate = remedy(
-        f"{_TOOL} force-terminate {named}",
-        f"if {'the database' if is_sink else 'its owner'} is permanently lost: aborts it in every partition, and "
-        "fences its producer",
-    )
+        wait = f"wait: its markers are being written ({owner.state}); if that state stays, a leader has refused one"
+        return (f"{wait} (see the log of broker {owner.coordinator}), and a restart of that broker sends them again",)
+    recover = about_id(RECOVER, owner.transactional_id, f"{'' if is_sink else 'if it is a sink: '}{AS_DECIDED}")
+    lost = f"if {'the database' if is_sink else 'its owner'} is permanently lost"
+    change = f"{lost}: aborts it in every partition, and fences its producer"
+    terminate = about_id(f"{_TOOL} force-terminate", owner.transactional_id, change)
     if owner.two_phase_commit:
         wait = "let its owner end it, or restart the owner: with two-phase commit it does not time out"
         return (wait, terminate) if is_sink is False else (wait, recover, terminate)
@@ -380,20 +379,12 @@ def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
     abort = remedy(f"{_TOOL} abort {where}", change)
     if sink is None:
         return (abort,)
-    named = f"--transactional-id {shlex.quote(sink)}"
-    look = remedy(f"{STATUS} {named}", "changes nothing: shows whether the database of its sink has decided it")
-    recover = remedy(f"{RECOVER} {named}", f"before any abort: {_AS_DECIDED}, or reports why not")
-    return look, recover, abort
+    look = about_id(STATUS, sink, "changes nothing: shows whether the database of its sink has decided it")
+    return look, about_id(RECOVER, sink, f"before any abort: {AS_DECIDED}, or reports why not"), abort
 
 
-def end_of_sink(transactional_id: str) -> str:
-    return remedy(f"{RECOVER} --transactional-id {shlex.quote(transactional_id)}", _AS_DECIDED)
-
-
-def after_termination(transactional_id: str) -> str:
-    """The check whether force-terminate has removed a batch from Kafka that a database has."""
-    change = "if it is a sink: records the batch as owed if its database has decided it, so that the job sends it again"
-    return remedy(f"{RECOVER} --transactional-id {shlex.quote(transactional_id)}", change)
+def about_id(command: str, transactional_id: str, change: str) -> str:
+    return remedy(f"{command} --transactional-id {shlex.quote(transactional_id)}", change)
 
 
 def with_cluster(remedies: Iterable[str], connection: NamedConnection) -> tuple[str, ...]:
@@ -402,9 +393,10 @@ def with_cluster(remedies: Iterable[str], connection: NamedConnection) -> tuple[
     Args:
         connection: the cluster's address. A database not named in it must be added by the operator, as a URL.
     """
-    return tuple(_BARE.sub(lambda found: _named(found[0], connection), each) for each in remedies)
 
+    def named(found: re.Match[str]) -> str:
+        words = [found[0], connection.words] if connection.words else [found[0]]
+        lacks_database = found[0] in (RECOVER, STATUS) and not connection.database
+        return " ".join([*words, "--database URL"] if lacks_database else words)
 
-def _named(command: str, connection: NamedConnection) -> str:
-    words = [command, connection.words] if connection.words else [command]
-    return " ".join([*words, "--database URL"] if command in (RECOVER, STATUS) and not connection.database else words)
+    return tuple(_BARE.sub(named, each) for each in remedies)

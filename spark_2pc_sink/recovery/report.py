@@ -205,8 +205,8 @@ class RecoveryReport:
         """The facts, with the batch of the row and the planned actions."""
         effects = [EFFECTS[action.kind] for action in self.actions if action.kind in EFFECTS]
         kafka, database = (
-            "; ".join(dict.fromkeys(text for text in side if text != UNCHANGED)) or UNCHANGED
-            for side in ([effect[0] for effect in effects], [effect[1] for effect in effects])
+            "; ".join(dict.fromkeys(effect[side] for effect in effects if effect[side] != UNCHANGED)) or UNCHANGED
+            for side in (0, 1)
         )
         return replace(
             self.facts,
@@ -474,9 +474,6 @@ class UnreadableSink:
     side: Literal["database", "kafka"]
     problem: str
 
-    def as_json(self) -> dict[str, str]:
-        return dict(vars(self))
-
 
 @dataclass(frozen=True, kw_only=True)
 class StatusReport:
@@ -513,12 +510,17 @@ class StatusReport:
 
     @property
     def summary(self) -> str:
-        """One line: the number of sinks, by condition, and the age of the oldest."""
-        ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
-        number = len(ids)
-        parts = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
+        """One line: the number of sinks, by condition, and the age of the oldest of those that need a person."""
+        parts = []
+        for condition in _SUMMED_UP:
+            those = [report for report in self.sinks if report.condition == condition]
+            ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
+            oldest = f" (for {duration(max(ages))})" if ages else ""
+            word = "healthy" if condition == "fine" else condition.replace("_", " ")
+            parts += [f"{len(those)} {word}{oldest}"] if those else []
         parts += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
-        return f"{counted(number, 'sink')}{': ' if parts else ''}{', '.join(parts)}"
+        ids = {each.transactional_id for each in (*self.sinks, *self.unreadable)}
+        return f"{counted(len(ids), 'sink')}{': ' if parts else ''}{', '.join(parts)}"
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON; see docs/reference/json.md. ``summary`` and ``note`` are texts for people."""
@@ -526,16 +528,8 @@ class StatusReport:
             "summary": self.summary,
             "sinks": [report.as_json() for report in self.sinks],
             "in_doubt": [report.transactional_id for report in self.in_doubt],
-            "unreadable": [each.as_json() for each in self.unreadable],
+            "unreadable": [dict(vars(each)) for each in self.unreadable],
             "kafka_problem": self.kafka_problem or None,
             "database_problem": self.database_problem or None,
             "note": self.note or None,
         }
-
-    def _counted(self, condition: Condition) -> str:
-        """The number in a condition; with the age if they need a person; '' for none."""
-        those = [report for report in self.sinks if report.condition == condition]
-        ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
-        oldest = f" (for {duration(max(ages))})" if ages else ""
-        word = "healthy" if condition == "fine" else condition.replace("_", " ")
-        return f"{len(those)} {word}{oldest}" if those else ""

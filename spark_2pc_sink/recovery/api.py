@@ -242,10 +242,13 @@ class HistoryReport:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The entries as JSON has them: ``kind`` is ``batch`` or ``action``, times are ISO 8601 in UTC."""
-        return [
-            {"kind": "batch" if isinstance(entry, BatchEntry) else "action", **_as_json(entry)}
-            for entry in self.entries
-        ]
+        found = []
+        for entry in self.entries:
+            values = {
+                name: utc(value) if isinstance(value, datetime) else value for name, value in asdict(entry).items()
+            }
+            found.append({"kind": "batch" if isinstance(entry, BatchEntry) else "action", **values})
+        return found
 
 
 @checks_keywords
@@ -304,8 +307,3 @@ def history(
 
 def utc(moment: datetime, *, timespec: str = "milliseconds") -> str:
     return moment.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
-
-
-def _as_json(entry: Entry) -> dict[str, Any]:
-    values = asdict(entry)
-    return {name: utc(value) if isinstance(value, datetime) else value for name, value in values.items()}

@@ -210,11 +210,13 @@ class LostCommits:
         shown = self._kafka.describe().producer
         offsets = {TopicPartition.parse(name): last for name, (_, last) in row.kafka_offsets.items()}
         settled = PreparedTxnState(row.settled).producer
+        # The newest epoch that a row without a decision may lack: its first recovery took the one after it.
+        before = None if settled is None or not settled.epoch else replace(settled, epoch=settled.epoch - 1)
         settled_at = row.settled_at or row.decided_at
         query = CommitQuery(
             after=offsets,
             since_ms=None if settled_at is None else int(settled_at.timestamp() * 1000) - _CLOCKS_DIFFER_MS,
-            newer_than=PreparedTxnState(row.prepared_transaction_state).producer or _before(settled),
+            newer_than=PreparedTxnState(row.prepared_transaction_state).producer or before,
             producer_ids=frozenset(pair.producer_id for pair in (settled, shown) if pair is not None),
         )
         topics = {*self._topics, *row.topic_ids, *(partition.topic for partition in offsets)}
@@ -227,13 +229,6 @@ class LostCommits:
             # An operator's decision must not wait for a topic; the message says that it was not read.
             found = FoundCommits(unread=(f"{', '.join(sorted(topics))} ({error})",))
         return LostBatches(0 if row.batch_id is None else row.batch_id + (row.status != OWED), found, came)
-
-
-def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
-    """The newest epoch that a row without a decision may lack: its first recovery took the one after it."""
-    if settled is None or settled.epoch == 0:
-        return None
-    return ProducerIdAndEpoch(settled.producer_id, settled.epoch - 1)
 
 
 def _named(error: HaltError, lost: LostBatches) -> HaltError:

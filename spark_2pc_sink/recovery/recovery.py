@@ -180,15 +180,13 @@ class Recovery:
         self._kafka = kafka
         self._store = store
         self._clock = clock
+        self._choice = choice
         end = choice.open_transaction
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
             options=options, kafka=kafka, store=store, clock=clock, topics=topics, open_transaction=end
         )
         self.losses: LostCommits = self.diagnosis.losses
-        self._decision = choice.decision
-        self._batch_id = choice.batch_id
-        self._open_transaction = end
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh producer epoch.
@@ -333,7 +331,7 @@ class Recovery:
             row = self._store.mark_owed(self._transactional_id, row.generation, detail=did)
         elif verdict is Verdict.ABORT:
             did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-            said = self._open_transaction is not None and view_of(row).fresh
+            said = self._choice.open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
             again = not self._abort(row, kafka)
         return row, again
@@ -382,7 +380,7 @@ class Recovery:
         return True
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
-        end, producer = self._open_transaction, kafka.producer
+        end, producer = self._choice.open_transaction, kafka.producer
         assert end is not None, "only an operator takes an open transaction for decided"
         assert end.batch_id is not None, "and then names its batch"
         noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
@@ -403,23 +401,24 @@ class Recovery:
                 raise self._halt(row, kafka, lost.explain(halt), findings)
             return self.losses.pass_over(row, lost, named, findings.actions)
         # The halt asks to compare first. Naming the batch shows that it was read; an old flag does not.
-        batch_named = self._batch_id is not None or row.batch_id is None
-        if self._decision is None or row.status != RowStatus.DECIDED or not batch_named:
+        batch_named = self._choice.batch_id is not None or row.batch_id is None
+        if self._choice.decision is None or row.status != RowStatus.DECIDED or not batch_named:
             raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out the operator's decision about an owed batch, unless that is done."""
         done = any(action.kind in ("accept_replay", "drop") for action in findings.actions)
-        if self._decision is None or done or row.status != RowStatus.OWED:
+        if self._choice.decision is None or done or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
-        if self._batch_id not in (None, row.batch_id):
+        if self._choice.batch_id not in (None, row.batch_id):
             rule = f"must be the batch in doubt, which is {row.batch_id}"
-            raise refused("batch", self._batch_id, rule, "check that batch in spark-2pc status, then decide about it")
-        if self._decision is OperatorDecision.DROP:
+            remedy = "check that batch in spark-2pc status, then decide about it"
+            raise refused("batch", self._choice.batch_id, rule, remedy)
+        if self._choice.decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             decided = row.prepared_transaction_state
             # An owed batch may be given up because its replay differs. A decided one keeps its digest: if its replay

@@ -193,7 +193,10 @@ class SinkSurvey:
             report = self._diagnosis(cluster, name, self._end).judge(rows[name], unasked)
             self._reports[name] = replace(report, kafka=None)
         if not (asked or unreadable or rows):
-            self._note = self._note_of_open_transactions(cluster)
+            # Open transactions without a row: a sink's row may be lost with its history.
+            open_ids = list(filter(self._is_requested, TransactionQueries(cluster).open_ids()))
+            names = first_of(open_ids, _NAMED_MAX)
+            self._note = f". Kafka has open transactions of {', '.join(names)}" if names else ""
 
     def _survey_one(
         self,
@@ -235,11 +238,6 @@ class SinkSurvey:
                 self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             else:
                 self._reports[name] = by_kafka(name, view)
-
-    def _note_of_open_transactions(self, cluster: Cluster) -> str:
-        """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
-        names = [name for name in TransactionQueries(cluster).open_ids() if self._is_requested(name)]
-        return f". Kafka has open transactions of {', '.join(first_of(names, _NAMED_MAX))}" if names else ""
 
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
         left_ms = max(1, int(end.remaining_s * 1000))

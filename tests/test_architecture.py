@@ -41,7 +41,6 @@ SMALL_WITH_ONE_USER = {
     "spark_2pc_sink.sink.job_end": "public: only the package itself exports it",
     "spark_2pc_sink.testing.reaper": "a program of its own, which runs without the package",
     "spark_2pc_sink.testing.stack": "public: only the package testing exports it",
-    "spark_2pc_sink.verification.open_records": "records of open transactions are compared by a rule of their own",
 }
 #: Of the modules of ours that a task which encodes rows loads.
 TASK_LINES_MAX = 6_000

@@ -349,7 +349,7 @@ class GivenTarget:
     table: str | None = None
     topic: str | None = None
     mode: Mode | None = None
-    keys: tuple[str, ...] | None = None
+    keys: Sequence[str] | None = None
     order_by: str | None = None
     late_rows: LateRows | None = None
     record_columns: str | None = None
@@ -366,7 +366,7 @@ class GivenTarget:
         noted = SinkLayout() if layout is None else layout
         mode = self.mode or ("upsert" if layout is None and self.keys and self.order_by else noted.mode)
         upsert = mode == "upsert"
-        keys = noted.upsert_keys if self.keys is None else self.keys
+        keys = noted.upsert_keys if self.keys is None else tuple(self.keys)
         order = _order_by(noted, unordered=unordered) if upsert and self.order_by is None else None
         noted_keys = keys if self.keys is None and mode != "append" else ()
         return Target(

@@ -25,8 +25,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
 from spark_2pc_sink.verification.history import Headers, Ranges, TopicLogs
+from spark_2pc_sink.verification.own_client import BatchCheck, check_login
 
 with extra("verify"):
     from confluent_kafka import (

@@ -1,37 +1,47 @@
-"""The procedure of a verification: gather the evidence, read all records once, judge both sides."""
+"""The procedure of a verification: gather the evidence, read all records once, judge both sides.
+
+The open transaction's records are compared like those of one batch that is invisible to read_committed consumers.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.api import VerifyRequest
-from spark_2pc_sink.verification.dead_letters import check_dead_letters
+from spark_2pc_sink.verification.api import Scope, VerifyRequest
+from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_open_dead_letters
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history import (
     MODULUS,
+    Claims,
     Found,
     HistoryBatch,
+    Ranges,
     Tally,
     content_of,
     digest_text,
     record_hash,
 )
+from spark_2pc_sink.verification.own_client import find_open_records
 from spark_2pc_sink.verification.report import (
     BatchResult,
     DeadLetterResult,
     Difference,
     Differences,
+    OpenTable,
+    OpenTransactionRows,
     TableResult,
+    Verdict,
     VerifyReport,
 )
 from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
-from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows
+from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows, dead_letter_topics
 from spark_2pc_sink.verification.topic_reader import headers_of
 
 
@@ -131,6 +141,73 @@ class _Verification:
             what = f"the contents of the records of {', '.join(sorted(topics))}"
             self.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
         return covered
+
+
+# --- the open transaction --------------------------------------------------------------------------------------------
+
+
+def run_open(request: VerifyRequest) -> VerifyReport:
+    differences = Differences(request.differences_max)
+    with gathered(request) as evidence:
+        bounds = find_open_records(evidence, differences)
+        found = None if bounds is None else _compare_open(evidence, differences, bounds)
+    share = None if found is None else found.share
+    verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "inconclusive"
+    return VerifyReport(
+        transactional_id=request.options.transactional_id,
+        verdict=verdict,
+        known=evidence.row is not None or found is not None,
+        scope="the open transaction",
+        records=0 if found is None else found.records,
+        open_transaction=found,
+        **differences.fields(),
+    )
+
+
+def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
+    """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
+    logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
+    rows = {at: each for at, each in ranges.items() if at.topic not in dead_letter_topics(evidence.noted)}
+    letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
+    compared = []
+    if letters:
+        count, there = count_open_dead_letters(evidence, letters)
+        if there is None:
+            differences.skip("dead letters", "the dead-letter table does not exist, or this role cannot read it")
+        else:
+            compared.append((count, there))
+    only = replace(
+        evidence,
+        request=replace(evidence.request, scope=Scope(last=1), write_missing=None),
+        claims=Claims(claims=(HistoryBatch(batch=None, decision=0, ranges=rows, hidden="it is open"),)),
+        ends={},
+        logs=logs,
+        noted=evidence.noted[-1:],
+        is_open=True,
+    )
+    tables: list[OpenTable] = []
+    if rows or evidence.has_several:
+        with translated(evidence.database.named("verify")):
+            for _, found in compare_tables(only, differences, Tally(only.claims.claims)):
+                name, topics = found.result.table, () if found.in_table is None else found.result.topics
+                tables.append(OpenTable(table=name, topics=topics, records=found.records, in_table=found.in_table))
+        others = only.claims.topics.difference(*(table.topics for table in tables))
+        if others and evidence.has_several:
+            differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
+    counts = defaultdict(list)
+    for table in tables:
+        if table.in_table is not None:
+            counts[table.topics].append((table.records, table.in_table))
+    # For tables with the same topics, the one that lacks most rows counts.
+    compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
+    records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
+    return OpenTransactionRows(
+        state=TransactionState.ONGOING,
+        records=records or written,
+        in_table=sum(there for _, there in compared) if records or not written else None,
+        partitions={str(at): each for at, each in ranges.items()},
+        tables=tuple(tables) if evidence.has_several else (),
+    )
 
 
 # --- the history ----------------------------------------------------------------------------------------------------

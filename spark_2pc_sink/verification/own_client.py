@@ -1,9 +1,11 @@
-"""Checks by the sink's own connections beforehand: batches that would crash librdkafka, and refused logins.
+"""What the sink's own client asks Kafka: for batches that would crash librdkafka, refused logins, the open transaction.
 
 librdkafka decompresses a batch before its size is known. It has a limit for zstd, snappy and lz4, and none for gzip.
 An lz4 batch that ends within its first block crashes the process, and a truncated gzip batch is read forever. So the
 same range of each log is first read by the sink's own connections, and decompressed in pieces that are counted and
 discarded: for a million records a tenth of a second, where librdkafka takes more than one.
+
+The coordinator is queried about the open transaction as in recovery.
 """
 
 from __future__ import annotations
@@ -11,18 +13,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.log_reader import fetch_logs
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.recovery.diagnosis import began_at
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches, decompressed_pieces
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import Compression
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.verification.evidence import Evidence
+    from spark_2pc_sink.verification.history import Ranges
+    from spark_2pc_sink.verification.report import Differences
 
 _REMEDY: Final = (
     "kafka-dump-log.sh shows its producer, --since excludes records older than a batch of the sink, and "
@@ -161,3 +171,26 @@ def check_login(options: KafkaOptions) -> None:
         except KafkaTimeoutError:
             # They may still answer: the caller continues to wait, and has its own error.
             return
+
+
+def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | None:
+    """First and last offset of the open transaction's records in each partition; None if there is none."""
+    options = evidence.request.options
+    with Cluster(options.kafka) as cluster:
+        client = TransactionClient(cluster, options.transactional_id, options.kafka)
+        described = client.describe()
+        if described.state != TransactionState.ONGOING:
+            why = f"Kafka has none for this id; the state is {described.state}"
+            differences.skip("the open transaction", why, "leave out --open to compare committed records")
+            return None
+        row = evidence.row
+        if row is not None and row.prepared_transaction_state == str(described.producer) and row.kafka_offsets:
+            return {TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()}
+        began = began_at(client, Deadline(SystemClock(), options.settle_deadline_ms))
+    for partition, at in began.items():
+        if isinstance(at, str) and at != "no record yet":
+            differences.skip(f"records of {partition}", at)
+    written = evidence.reader.describe({partition.topic for partition in began}).written
+    why = "after its first record, they cannot be distinguished from records of other producers"
+    differences.skip("which producer wrote the records", why)
+    return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}

@@ -76,7 +76,6 @@ class Difference:
         topic, partition, offset, last_offset: the record, or the first and the last of several.
         side: for ``twice``, the side that has the duplicate.
         record, row: columns of each by name, the record's as the table would show them.
-
     """
 
     kind: DifferenceKind
@@ -133,7 +132,6 @@ class BatchResult:
         digest_same: None if the digest was not compared.
         same: everything that was compared agrees with the history.
         checked: False if nothing was compared, see `VerifyReport.not_checked`.
-
     """
 
     batch: int | None
@@ -200,7 +198,6 @@ class OpenTransactionRows:
             records, the lowest number.
         partitions: first and last offset of its records, by 'topic-partition'.
         tables: for a sink with several outputs, one for each table to be compared.
-
     """
 
     state: str
@@ -287,25 +284,21 @@ class VerifyReport:
         return found
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"{self.transactional_id}: {self._verdict_sentence()}"
         reason = self.reason
+        lines = [f"{self.transactional_id}: {self._verdict_sentence()}"]
         if reason is not None:
-            yield f"  fix: {reason.remedy}"
+            lines.append(f"  fix: {reason.remedy}")
         for kind, count in self.counts.items():
             named = [difference for difference in self.differences if difference.kind == kind]
-            yield f"  {kind} ({count}): {_HEADLINES[kind]}"
-            yield from (f"    - {difference}" for difference in named)
+            lines += [f"  {kind} ({count}): {_HEADLINES[kind]}", *(f"    - {difference}" for difference in named)]
             if len(named) < count:
-                yield f"    … and {count - len(named)} more"
+                lines.append(f"    … and {count - len(named)} more")
         if self.open_transaction is not None:
-            yield f"  open transaction: {self.open_transaction}"
-            yield from (f"    - {table}" for table in self.open_transaction.tables)
-        yield from (f"  {part}" for part in (*self.tables, *self.letters))
-        yield from (f"  not checked: {part}" for part in self.not_checked if part is not reason)
-        yield from (f"  written: {path}" for path in self.written)
+            lines.append(f"  open transaction: {self.open_transaction}")
+            lines += [f"    - {table}" for table in self.open_transaction.tables]
+        lines += [f"  {part}" for part in (*self.tables, *self.letters)]
+        lines += [f"  not checked: {part}" for part in self.not_checked if part is not reason]
+        return "\n".join([*lines, *(f"  written: {path}" for path in self.written)])
 
     def _verdict_sentence(self) -> str:
         if not self.known:

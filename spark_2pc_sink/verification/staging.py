@@ -24,11 +24,10 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.columns import as_object
-from spark_2pc_sink.verification.history import Stretch
+from spark_2pc_sink.verification.history import Stretch, headers_of
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.statements import RECORD_PARTS, Statements
 from spark_2pc_sink.verification.target import MARK, RECORD_COLUMNS_REMEDY
-from spark_2pc_sink.verification.topic_reader import headers_of
 from spark_2pc_sink.verification.values import ValueReader, unchanged
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
-from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
+from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of, offsets_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
 from spark_2pc_sink.verification.report import (
     THE_TABLE,
@@ -40,7 +40,7 @@ from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Sta
 from spark_2pc_sink.verification.statements import Reason, Statements, planned
 from spark_2pc_sink.verification.table_pairs import TablePair, other_writers
 from spark_2pc_sink.verification.target import Target
-from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
+from spark_2pc_sink.verification.topic_reader import TopicReader
 from spark_2pc_sink.verification.values import ValueReader, formats_of, unchanged, value_reader
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import groupby
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -25,7 +25,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.verification.history import Headers, Ranges, TopicLogs
+from spark_2pc_sink.verification.history import Ranges, TopicLogs
 from spark_2pc_sink.verification.own_client import BatchCheck, check_login
 
 with extra("verify"):
@@ -275,16 +275,6 @@ class TopicReader:
             yield
         except KafkaException as error:
             raise as_error(operation, error.args[0], deadline_ms=self._deadline_ms) from error
-
-
-def offsets_of(messages: Sequence[Message]) -> list[int]:
-    """The offsets of records; librdkafka's types allow None, but consumed records have one."""
-    return cast("list[int]", [message.offset() for message in messages])
-
-
-def headers_of(message: Message) -> Headers | None:
-    """The headers of a record; librdkafka's types are wider than what a consumer gets."""
-    return cast("Headers | None", message.headers())
 
 
 def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tuple[TopicPartition, list[int]]]:

@@ -6,33 +6,21 @@ The open transaction's records are compared like those of one batch that is invi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
-from spark_2pc_sink.ids import TopicPartition, TransactionState
+from spark_2pc_sink.ids import TransactionState
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.api import Scope, VerifyRequest
 from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_open_dead_letters
 from spark_2pc_sink.verification.evidence import Evidence, gathered
-from spark_2pc_sink.verification.history import (
-    MODULUS,
-    Claims,
-    Found,
-    HistoryBatch,
-    Ranges,
-    Tally,
-    content_of,
-    digest_text,
-    record_hash,
-)
+from spark_2pc_sink.verification.history import Claims, HistoryBatch, HistoryCheck, Ranges, Tally
 from spark_2pc_sink.verification.own_client import find_open_records
 from spark_2pc_sink.verification.report import (
     BatchResult,
     DeadLetterResult,
-    Difference,
     Differences,
     OpenTable,
     OpenTransactionRows,
@@ -42,7 +30,6 @@ from spark_2pc_sink.verification.report import (
 )
 from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows, dead_letter_topics
-from spark_2pc_sink.verification.topic_reader import headers_of
 
 
 def run(request: VerifyRequest) -> VerifyReport:
@@ -208,126 +195,3 @@ def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) 
         partitions={str(at): each for at, each in ranges.items()},
         tables=tuple(tables) if evidence.has_several else (),
     )
-
-
-# --- the history ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class HistoryCheck:
-    """Judges the batches of a scope by the records in the topics."""
-
-    evidence: Evidence
-    differences: Differences
-
-    @property
-    def _digests(self) -> bool:
-        """Whether the history's digests cover records only."""
-        layout = self.evidence.layout
-        return layout is None or all(lane.records for lane in layout.each)
-
-    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
-        """Compare every batch of the scope with the records read, and report the differences."""
-        known = self.evidence.claims
-        for before, after in known.skipped:
-            text = f"the history skips from batch {before} to batch {after}"
-            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
-        if not self._digests:
-            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
-        results = tuple(
-            self._result(claim, found) for claim, found in zip(known.claims, tally.found, strict=True) if claim.in_scope
-        )
-        for left in tally.unclaimed:
-            records = counted(left.records, "record")
-            if left.after < 0 and not known.from_the_start:
-                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
-                self.differences.skip(what, "it does not reach back that far")
-                continue
-            where = "before the first batch" if left.after < 0 else f"after batch {known.claims[left.after].batch}"
-            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
-            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
-            self.differences.add(Difference(kind="gap", text=text, **place))
-        return results
-
-    def _result(self, claim: HistoryBatch, found: Found) -> BatchResult:
-        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
-        if why := claim.unknown or claim.hidden:
-            self.differences.skip(f"batch {claim.batch} against the history", why)
-            return replace(result, found=None, checked=False)
-        differs, digest_same = self._report(claim, self._lost(claim)), None
-        if packed := sorted(claim.topics & self.evidence.logs.compacted):
-            why = "log compaction removes records that later ones supersede"
-            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
-        elif not differs:
-            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self._digests else None
-            differs = self._report(claim, self._changed(claim, found, digest_same=digest_same))
-        return replace(result, digest_same=digest_same, same=not differs)
-
-    def _report(self, claim: HistoryBatch, found: Iterator[Difference]) -> bool:
-        """Add the differences of a batch; whether there are any."""
-        before = self.differences.counts.total()
-        for difference in found:
-            self.differences.add(replace(difference, batch=claim.batch))
-        return self.differences.counts.total() > before
-
-    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
-        """The records of the batch that are gone with its topic or log."""
-        for topic in sorted(claim.gone):
-            was, now = claim.topic_ids.get(topic, "") or "unknown", self.evidence.logs.topic_ids.get(topic)
-            place = asdict(min(at for at in claim.ranges if at.topic == topic))
-            if now is None:
-                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
-                yield Difference(kind="topic_deleted", text=text, **place)
-            else:
-                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
-                yield Difference(kind="topic_remade", text=text, **place)
-        for partition, (first, last) in sorted(claim.ranges.items()):
-            start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
-            if partition.topic in claim.gone:
-                continue
-            if start is None or end is None:
-                text = f"partition {partition} does not exist any more"
-            elif start > first:
-                text = f"the log begins at offset {start}"
-            elif end <= last:
-                text = f"the log ends at offset {end}"
-            else:
-                continue
-            text += f"; the batch had offsets {first} to {last}"
-            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
-
-    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
-        if found.records != claim.records:
-            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
-            yield Difference(kind="batch_count", text=text)
-        elif digest_same is False:
-            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
-            yield Difference(kind="digest", text=text)
-        many = found.records - claim.records
-        if many > 0 and self._digests:
-            # The hash of a single stranger is the excess in the digest.
-            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
-            place = self._locate(claim, wanted) if many == 1 else None
-            if place is not None:
-                at, offset = place
-                text, first, last = "this record does not belong to the batch", offset, offset
-            else:
-                at, (first, last) = min(claim.ranges.items())
-                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
-            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
-        for at, (first, last) in sorted(claim.ranges.items()):
-            seen = found.seen.get(at)
-            if seen != (first, last):
-                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
-                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
-                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
-
-    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
-        """The record in a batch's ranges that has a hash."""
-        bounds = self.evidence.bounds_of([claim], self.evidence.logs.ends)
-        for at, messages in self.evidence.reader.read(bounds):
-            for message in messages:
-                content = content_of(message.key(), message.value(), headers_of(message))
-                if record_hash(at.topic, content) == wanted:
-                    return at, message.offset() or 0
-        return None

@@ -93,9 +93,9 @@ def read_all(
     progress("reading records", total, total)
 
 
-@dataclass(frozen=True)
-class ComparedTable:
-    """Result of a comparison.
+@dataclass
+class TableComparison:
+    """Compares one table; ``directory`` is for files with missing records and rows, None for none.
 
     Attributes:
         written: files with the records or rows that either side lacks.
@@ -103,21 +103,14 @@ class ComparedTable:
         in_table: number of these that have a row; None if the table was not compared.
     """
 
-    result: TableResult
-    written: tuple[str, ...] = ()
-    records: int = 0
-    in_table: int | None = None
-
-
-@dataclass
-class TableComparison:
-    """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
-
     evidence: Evidence
     differences: Differences
     pair: TablePair
     directory: Path | None
     read: ValueReader = unchanged
+    written: tuple[str, ...] = ()
+    records: int = 0
+    in_table: int | None = None
 
     def __post_init__(self) -> None:
         self.request: VerifyRequest = self.evidence.request
@@ -134,23 +127,23 @@ class TableComparison:
         self._bounds: Ranges = {at: bound for at, bound in bounds.items() if at.topic in self.topics}
         hidden = evidence.bounds_of((each for each in evidence.claims.claims if each.hidden), evidence.logs.written)
         self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
-        self._result = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
+        self.result: TableResult = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
 
-    def run(self, tally: Tally) -> ComparedTable:
+    def run(self, tally: Tally) -> None:
         """Compare, count the records, and report differences, or why that is not possible."""
         try:
-            return self._run(tally)
+            self._run(tally)
         except NotComparableError as error:
             self.differences.skip(THE_TABLE, error.why, error.remedy)
-            return ComparedTable(self._result)
 
-    def _run(self, tally: Tally) -> ComparedTable:
+    def _run(self, tally: Tally) -> None:
         if self.pair.refusal is not None:
             raise self.pair.refusal
-        if not self._result.table:
+        if not self.result.table:
             raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
         if self.evidence.is_open and not self._hidden:
-            return ComparedTable(self._result, in_table=0)
+            self.in_table = 0
+            return
         shape = self._shape()
         if not self._bounds and not self._hidden:
             raise NotComparableError(
@@ -166,19 +159,18 @@ class TableComparison:
         while True:
             sql = planned(self._target, shape, facts, partitions, whole=whole)
             try:
-                found = self._stage_and_compare(shape, sql, tally, whole=whole)
+                self._stage_and_compare(shape, sql, tally, whole=whole)
+                break
             except NewFieldsError as error:
                 # Again, with these fields too.
                 facts.note(error.values)
-                continue
-            for part in sql.compared.not_checked:
-                self.differences.skip(part.what, part.why)
-            return found
+        for part in sql.compared.not_checked:
+            self.differences.skip(part.what, part.why)
 
     def _shape(self) -> TableShape:
         try:
             with self._snapshot.driver.cursor() as cursor:
-                shape = read_shape(cursor, self._result.table)
+                shape = read_shape(cursor, self.result.table)
         except ConfigurationError as error:
             if not self.evidence.has_several or self.request.target.table is not None:
                 raise
@@ -214,7 +206,7 @@ class TableComparison:
         if lacking or (pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
             yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"
-        if others := other_writers(evidence, self._result.table):
+        if others := other_writers(evidence, self.result.table):
             changed = ", and may have changed rows of this one" if self._keyed else ""
             yield f"sink {', '.join(others)} writes the table too{changed}"
         for at, start in sorted(evidence.logs.starts.items()):
@@ -228,7 +220,7 @@ class TableComparison:
             topics = ", ".join(sorted(packed))
             yield f"log compaction of {topics} removes records that later ones of their key supersede"
 
-    def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> ComparedTable:
+    def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> None:
         reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
         tombstone = self._target.tombstone if self._target.has_tombstones else None
         texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
@@ -247,10 +239,9 @@ class TableComparison:
             table = None if made is None else _fingerprints([made.result()])
             # The changes are undone when it succeeds; otherwise the transaction cannot be used any more.
             run("SAVEPOINT comparison")
-            found = self._compare(staging, table, shape, tally)
+            self._compare(staging, table, shape, tally)
             run("ROLLBACK TO SAVEPOINT comparison; RELEASE SAVEPOINT comparison")
         progress("comparing", 1, 1)
-        return found
 
     def _stage(self, staging: Staging, tally: Tally, portions: Iterable[Portion], *, seen: bool) -> None:
         """Load records; those of the last portion are not held while the database compares."""
@@ -269,7 +260,7 @@ class TableComparison:
             return True
         return claim is not None and claim.in_scope if self._only is None else part.claim >= self._only
 
-    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> ComparedTable:
+    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> None:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
         sql, rows, condition = staging.sessions[0].sql, 0, "true"
         of_batch = "false" if self._only is None else sql.of_batch(self._only)
@@ -283,7 +274,8 @@ class TableComparison:
             kafka = _fingerprints(staging.each(sql.fingerprints(staged=True)))
             differing = [bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)]
             if not differing:
-                return self._compared(sql, rows)
+                self.result = replace(self.result, rows=rows, columns=sql.compared.names)
+                return
             condition = sql.in_buckets(sorted(differing))
         self._collect(staging, sql, condition)
         if self._only is not None:
@@ -292,16 +284,14 @@ class TableComparison:
             self._skip_some(staged - left, "have been replaced by records of later batches")
         late = self._match(sql, sql.of_records if table is None else condition, partly=table is None)
         unmatched = _Unmatched(self, sql, tally, rows_too=table is not None)
-        count, written = unmatched.report(), self._write(unmatched, shape)
-        if table is not None:
-            return self._compared(sql, rows, written)
-        ((rows, records),) = self._snapshot.run(
-            "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
-        )
-        return self._compared(sql, rows - late, written, records, records - count)
-
-    def _compared(self, sql: Statements, rows: int, *found: Any) -> ComparedTable:
-        return ComparedTable(replace(self._result, rows=rows, columns=sql.compared.names), *found)
+        count = unmatched.report()
+        self._write(unmatched, shape)
+        if table is None:
+            ((rows, self.records),) = self._snapshot.run(
+                "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
+            )
+            rows, self.in_table = rows - late, self.records - count
+        self.result = replace(self.result, rows=rows, columns=sql.compared.names)
 
     def _collect(self, staging: Staging, sql: Statements, condition: str) -> None:
         """Copy staged hashes of all sessions to that of the snapshot."""
@@ -336,14 +326,12 @@ class TableComparison:
             scope = "the open transaction" if self.evidence.is_open else self.request.scope
             self.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
-    def _write(self, unmatched: _Unmatched, shape: TableShape) -> tuple[str, ...]:
-        if self.directory is None:
-            return ()
-        if formats_of(self.pair.layout):
+    def _write(self, unmatched: _Unmatched, shape: TableShape) -> None:
+        if self.directory is not None and formats_of(self.pair.layout):
             why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
             self.differences.skip("files with what either side lacks", why)
-            return ()
-        return unmatched.write(self.directory, shape)
+        elif self.directory is not None:
+            self.written = unmatched.write(self.directory, shape)
 
 
 def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:

@@ -28,8 +28,8 @@ from spark_2pc_sink.verification.report import (
     Verdict,
     VerifyReport,
 )
-from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
-from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows, dead_letter_topics
+from spark_2pc_sink.verification.table_comparison import TableComparison, read_all
+from spark_2pc_sink.verification.table_pairs import chosen_pairs, count_rows, dead_letter_topics
 
 
 def run(request: VerifyRequest) -> VerifyReport:
@@ -40,7 +40,7 @@ def run(request: VerifyRequest) -> VerifyReport:
         return _Verification(evidence, Differences(request.differences_max)).run()
 
 
-def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[tuple[TablePair, ComparedTable]]:
+def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[TableComparison]:
     """Compare each table of the request, and report the differences."""
     found, pairs = [], chosen_pairs(evidence)
     for pair in pairs:
@@ -48,7 +48,8 @@ def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -
         if directory is not None and len(pairs) > 1:
             directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
         with differences.about(pair.table if evidence.has_several else None):
-            found.append((pair, TableComparison(evidence, differences, pair, directory).run(tally)))
+            found.append(TableComparison(evidence, differences, pair, directory))
+            found[-1].run(tally)
     return found
 
 
@@ -69,12 +70,12 @@ class _Verification:
         tally = Tally(evidence.claims.claims)
         try:
             with translated(evidence.database.named("verify")):
-                for pair, found in compare_tables(evidence, differences, tally):
+                for found in compare_tables(evidence, differences, tally):
                     self.tables.append(found.result)
                     self.written += found.written
-                    if pair.refusal is not None:
-                        with differences.about(pair.table):
-                            count_rows(pair, evidence, differences)
+                    if found.pair.refusal is not None:
+                        with differences.about(found.pair.table):
+                            count_rows(found.pair, evidence, differences)
                 self.letters = check_dead_letters(evidence, differences)
                 bounds = evidence.bounds()
                 left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
@@ -175,7 +176,7 @@ def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) 
     tables: list[OpenTable] = []
     if rows or evidence.has_several:
         with translated(evidence.database.named("verify")):
-            for _, found in compare_tables(only, differences, Tally(only.claims.claims)):
+            for found in compare_tables(only, differences, Tally(only.claims.claims)):
                 name, topics = found.result.table, () if found.in_table is None else found.result.topics
                 tables.append(OpenTable(table=name, topics=topics, records=found.records, in_table=found.in_table))
         others = only.claims.topics.difference(*(table.topics for table in tables))

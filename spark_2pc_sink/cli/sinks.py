@@ -33,12 +33,7 @@ _SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 
 def status_text(
-    found: StatusReport,
-    *,
-    in_doubt: bool = False,
-    everything: bool = False,
-    details: bool = False,
-    one: bool = False,
+    found: StatusReport, *, in_doubt: bool = False, everything: bool = False, details: bool = False, one: bool = False
 ) -> str:
     """All of it, as lines. If ``one`` sink was requested, its verdict includes the details."""
     listed = ordered(found.in_doubt if in_doubt else found.sinks)
@@ -60,8 +55,7 @@ def status_text(
 def ordered(reports: Sequence[RecoveryReport]) -> list[RecoveryReport]:
     """Sinks that need a person first, the oldest of them first; then by id."""
     return sorted(
-        reports,
-        key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id),
+        reports, key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id)
     )
 
 

@@ -199,12 +199,7 @@ class LostCommits:
         return passed
 
     def look(
-        self,
-        row: StateRow,
-        came: int | None = None,
-        *,
-        limit_ms: int = SCAN_MS_MAX,
-        bytes_max: int = SCAN_BYTES_MAX,
+        self, row: StateRow, came: int | None = None, *, limit_ms: int = SCAN_MS_MAX, bytes_max: int = SCAN_BYTES_MAX
     ) -> LostBatches:
         """Read what Kafka has committed since the row."""
         shown = self._kafka.describe().producer

@@ -20,28 +20,14 @@ from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import FENCED, Code
-from spark_2pc_sink.errors import (
-    BatchRetryError,
-    ClaimRefusedError,
-    KafkaError,
-    KafkaTimeoutError,
-    LocalProtocolError,
-)
+from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, KafkaError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
-from spark_2pc_sink.recovery.report import (
-    Action,
-    ActionKind,
-    RecoveryReport,
-    owed_reason,
-    shown,
-    sink_flags,
-    view_of,
-)
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, sink_flags, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -33,14 +33,7 @@ from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
-from spark_2pc_sink.recovery.report import (
-    RecoveryReport,
-    StatusReport,
-    UnreadableSink,
-    owed_reason,
-    problem_of,
-    shown,
-)
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, UnreadableSink, owed_reason, problem_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,9 +235,7 @@ class SinkSurvey:
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
         left_ms = max(1, int(end.remaining_s * 1000))
         options = replace(
-            self._options,
-            transactional_id=name,
-            settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms),
+            self._options, transactional_id=name, settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms)
         )
         client = TransactionClient(cluster, name, options.kafka)
         return Diagnosis(options=options, kafka=client, store=self._store, clock=self._clock)

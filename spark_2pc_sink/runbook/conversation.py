@@ -169,13 +169,7 @@ class Conversation:
     """Walks a person through the problems of one sink after another."""
 
     def __init__(
-        self,
-        sides: BothSides,
-        asker: Asker,
-        log: IncidentLog,
-        *,
-        told: Problem | None = None,
-        automatic: bool = False,
+        self, sides: BothSides, asker: Asker, log: IncidentLog, *, told: Problem | None = None, automatic: bool = False
     ) -> None:
         self._sides = sides
         self._questions = Questions(asker, log)

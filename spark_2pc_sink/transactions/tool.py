@@ -243,11 +243,7 @@ class TransactionTool:
             return ending.force_terminate(self._queries, transactional_id)
         # The given id may be invalid for a sink.
         options = RecoveryOptions.of_every_sink(
-            kafka=self._kafka,
-            database=database,
-            reason=reason,
-            state_schema=state_schema,
-            state_table=state_table,
+            kafka=self._kafka, database=database, reason=reason, state_schema=state_schema, state_table=state_table
         )
         with closing(open_store(options)) as store:
             return ending.force_terminate_recorded(self._queries, transactional_id, store)

@@ -196,10 +196,7 @@ def _sides(watched: Watched) -> dict[str, str]:
     """The addresses of both sides, without credentials."""
     url = make_url(watched.connections["database"])
     place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}"
-    return {
-        "kafka": ", ".join(watched.options().kafka.bootstrap_servers),
-        "database": f"{place}/{url.database or ''}",
-    }
+    return {"kafka": ", ".join(watched.options().kafka.bootstrap_servers), "database": f"{place}/{url.database or ''}"}
 
 
 def _problem(title: str, text: str, code: int) -> ResponseReturnValue:

@@ -253,23 +253,22 @@ def compared_columns(
     ``given`` has expressions for columns, if the values' fields are not the columns, and ``lacking`` is why a column
     has none. Without ``paths`` the fields have the columns' names. ``keys`` identify a row in the table.
     """
-    if given:
-        return _given_columns(shape, given, lacking, keys)
     compared: list[ComparedColumn] = []
     unseen: list[str] = []
     left: list[NotChecked] = []
     types: dict[str, str] = {}
     for column in shape.columns:
-        path = (column.name,) if paths is None else paths(column.name)
-        found = facts.fields.get(path[0]) if path else None
-        if found is None:
-            unseen += path[:1]
-            left.append(NotChecked(f"column {column.name}", _why_unseen(column, path)))
-            continue
-        if len(path) > 1:
-            found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
-        why = _why_left(column, found, path)
-        rule = None if why else _rule(column, found, path)
+        if given:
+            path, found = (column.name,), FieldFacts(fraction_digits=_USUAL_DIGITS)
+            why = "" if column.name in given else lacking
+        else:
+            path = (column.name,) if paths is None else paths(column.name)
+            seen = facts.fields.get(path[0]) if path else None
+            unseen += path[:1] if seen is None else ()
+            why, found = _why_left(column, seen, path), seen or FieldFacts()
+            if len(path) > 1:
+                found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
+        rule = None if why else _rule(column, found, path, (given or {}).get(column.name))
         if rule is not None and types.setdefault(path[0], rule.field_type + rule.read) != rule.field_type + rule.read:
             why = f"another column of another type is compared with the same field {path[0]}"
         if rule is None or why:
@@ -277,31 +276,15 @@ def compared_columns(
             continue
         compared.append(_collated(rule, column, keys))
         if column.base in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
-            why = f"records have {max(found.fraction_digits, 0)} fractional digits of a second, and these are compared"
+            digits = max(found.fraction_digits, 0)
+            why = f"records have {digits} fractional digits of a second, and these are compared"
+            why = "milliseconds are compared" if given else why
             left.append(NotChecked(f"finer parts of column {column.name}", why))
     known = {column.field for column in compared} | {column.name for column in shape.columns if paths is None}
-    if unknown := [name for name in facts.fields if name not in known]:
+    if unknown := [name for name in facts.fields if not given and name not in known]:
         why = "the table has no column of that name" if paths is None else "no column has the same expression"
         left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
-    return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
-
-
-def _given_columns(shape: TableShape, given: Mapping[str, str], lacking: str, keys: Collection[str]) -> ComparedColumns:
-    compared, left = [], []
-    for column in shape.columns:
-        if column.name not in given:
-            left.append(NotChecked(f"column {column.name}", lacking))
-            continue
-        if column.base in _TIMESTAMPS:
-            left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
-        # The expression already gives the column's value, so only the precision is adjusted. Length and precision of
-        # the type are omitted, as a cast would truncate or round.
-        kind = f'pg_catalog."{column.base}"' if column.base in _HASHED else column.type_name
-        own = quote_identifier(column.name)
-        form = _form(column, FieldFacts(fraction_digits=_USUAL_DIGITS)).table(own)
-        rule = ComparedColumn(column.name, column.name, "", f"({given[column.name]})::{kind}", form, form, own)
-        compared.append(_collated(rule, column, keys))
-    return ComparedColumns(tuple(compared), not_checked=tuple(left), given=given)
+    return ComparedColumns(tuple(compared), tuple(unseen), tuple(left), given or {})
 
 
 def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
@@ -321,22 +304,21 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
     return replace(rule, of_record=of_record, of_table=of_table)
 
 
-def _why_unseen(column: Column, path: Sequence[str]) -> str:
-    if path and path[0] != column.name:
-        return f"no record has the field {path[0]}, from which it is made"
-    does = "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
-    return f"{does}no record has a field of that name"
-
-
-def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
+def _why_left(column: Column, found: FieldFacts | None, path: Sequence[str]) -> str:
     """Why a column cannot be compared with its field; '' if it can."""
+    if found is None:
+        does = (
+            "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
+        )
+        made_of = f"no record has the field {path[0]}, from which it is made" if path else ""
+        return made_of if path and path[0] != column.name else f"{does}no record has a field of that name"
     if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
         return f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
     if column.base == "_interval":
         return "to_json writes intervals in its own format"
     if column.is_array and (column.base in _OTHER_ELEMENTS or len(path) > 1):
         return "elements of such an array have another form in JSON"
-    if found.other and not column.is_array and column.base not in ("json", "jsonb"):
+    if found.other and len(path) == 1 and not column.is_array and column.base not in ("json", "jsonb"):
         return f"records have an object or an array, and the column is {column.type_name}"
     return ""
 
@@ -358,9 +340,15 @@ class _Form(NamedTuple):
     spell: Callable[[str], str] | None = None
 
 
-def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedColumn:
-    """The rule for a column whose value is in a field, or in a field inside a field."""
-    form = _form(column, found)
+def _rule(column: Column, found: FieldFacts, path: Sequence[str], expression: str | None) -> ComparedColumn:
+    """The rule for a column whose value is in a field, or in a field inside a field, or the user's expression."""
+    form, own = _form(column, found), quote_identifier(column.name)
+    of_table = form.table(own)
+    if expression is not None:
+        # It already gives the column's value, so only the precision is adjusted. Length and precision of the type are
+        # omitted, as a cast would truncate or round.
+        kind = f'pg_catalog."{column.base}"' if column.base in _HASHED else column.type_name
+        return ComparedColumn(column.name, column.name, "", f"({expression})::{kind}", of_table, of_table, own)
     spell = form.spell or str
     value = read = quote_identifier(path[0])
     if len(path) == 1:
@@ -369,7 +357,6 @@ def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedCol
         name = path[1].replace("'", "''")
         inner = f"({value}{'->' if form.kind == 'jsonb' else '->>'}'{name}')"
         field_type, value = "json", f"({spell(inner)})::{form.kind}"
-    of_table = form.table(quote_identifier(column.name))
     of_row = (form.row or form.record)(value)
     return ComparedColumn(column.name, path[0], field_type, read, form.record(value), of_table, of_row)
 

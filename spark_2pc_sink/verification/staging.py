@@ -223,7 +223,8 @@ class StagingSession:
         cursor.execute("SAVEPOINT chunk")
         try:
             numbers = (f"'{{{','.join(map(str, each))}}}'" for each in (places, offsets))
-            cursor.execute(self.sql.stage(literal(texts, self.connection), *numbers))
+            staged = self.sql.staged(literal(texts, self.connection), *numbers)
+            cursor.execute(f"INSERT INTO pg_temp.verify_staged {staged}")
             if cursor.rowcount == len(texts):
                 self._staged += len(texts)
                 cursor.execute("RELEASE SAVEPOINT chunk")

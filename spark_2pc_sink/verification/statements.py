@@ -18,7 +18,6 @@ from typing import Final, Literal
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.verification.columns import (
-    ComparedColumn,
     ComparedColumns,
     FieldFacts,
     RecordFacts,
@@ -93,12 +92,8 @@ class Statements:
 
     def make_staged(self, name: str = "verify_staged") -> str:
         """An empty table for the hashes of records, with the place and offset of each."""
-        nothing = self._staged_from("'[]'", "'{}'", "'{}'")
+        nothing = self.staged("'[]'", "'{}'", "'{}'")
         return f"{_made(name, nothing)} WITH NO DATA"
-
-    def stage(self, records: str, places: str, offsets: str) -> str:
-        """Add records, a JSON array of objects."""
-        return f"INSERT INTO pg_temp.verify_staged {self._staged_from(records, places, offsets)}"
 
     def stage_unreadable(self, place: int, offset: int) -> str:
         """Add a record that is not a row: its hash is that of its place, which no row has."""
@@ -111,11 +106,11 @@ class Statements:
         columns = ", ".join(f"({column.of_row})::text" for column in self.compared.columns)
         return f"SELECT {columns} FROM ({self._read(records)}) AS s"
 
-    def _staged_from(self, records: str, places: str, offsets: str) -> str:
+    def staged(self, records: str, places: str, offsets: str) -> str:
+        """The hashes of records, a JSON array of objects."""
         # A tombstone differs from every row: its hash is that of its place.
         gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
-        hashed = _hash([column.of_record for column in self.compared.columns])
-        key = self._key_hash([column.of_record for column in self._key_columns])
+        hashed, key = self._hashed("of_record")
         order = f", ({self.target.order_by}) AS o" if self.target.order_by else ""
         return (
             f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, {key} AS k, {_PLACE} AS place, "
@@ -160,14 +155,10 @@ class Statements:
             return "true"
         return f"{self._bucket} = ANY ('{{{','.join(map(str, buckets))}}}'::bigint[])"
 
-    @property
-    def of_records(self) -> str:
-        """A condition on the table's rows: a record has the same key, or if there is no key, the same hash."""
-        same = "k" if self.key else "h"
-        return f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
-
-    def make_rows(self, condition: str) -> str:
-        hashed = self._hashed_table(", tableoid AS part, ctid AS at")
+    def make_rows(self, condition: str | None) -> str:
+        """The table's rows with a condition; None: a record has the same key, or if there is no key, the same hash."""
+        same, hashed = "k" if self.key else "h", self._hashed_table(", tableoid AS part, ctid AS at")
+        condition = condition or f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
     def drop_obeyed_tombstones(self) -> str:
@@ -183,7 +174,7 @@ class Statements:
             for column in self.compared.columns
         }
         named = ", ".join(f"{form} AS {quote_identifier(name)}" for name, form in forms.items())
-        key = self._key_hash([column.of_table for column in self._key_columns])
+        _, key = self._hashed("of_table")
         forms_of_rows = f"SELECT {key} AS {_KEY}, {named} FROM {self.table}"
         rows = f"SELECT {_KEY} AS k, ({self.target.order_by}) AS o FROM ({forms_of_rows}) AS s"
         newer = "t.o > r.o OR (r.o IS NULL AND t.o IS NOT NULL)"
@@ -216,17 +207,15 @@ class Statements:
     def _bucket(self) -> str:
         return f"({'h' if self.target.mode == 'append' else 'k'} & {BUCKETS - 1})"
 
-    @property
-    def _key_columns(self) -> tuple[ComparedColumn, ...]:
-        return self.compared.named(self.key)
-
     def _hashed_table(self, more: str = "") -> str:
-        hashed = _hash([column.of_table for column in self.compared.columns])
-        key = self._key_hash([column.of_table for column in self._key_columns])
+        hashed, key = self._hashed("of_table")
         return f"SELECT {hashed} AS h, {key} AS k{more} FROM {self.table}"
 
-    def _key_hash(self, parts: Sequence[str]) -> str:
-        return _hash(parts) if self.key else "0::bigint"
+    def _hashed(self, side: Literal["of_record", "of_table"]) -> tuple[str, str]:
+        """The hashes of all compared columns and of the key."""
+        key = [getattr(column, side) for column in self.compared.named(self.key)]
+        hashed = _hash([getattr(column, side) for column in self.compared.columns])
+        return hashed, _hash(key) if key else "0::bigint"
 
 
 def _made(name: str, query: str) -> str:

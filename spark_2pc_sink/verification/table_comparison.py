@@ -25,7 +25,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
-from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of, offsets_of
+from spark_2pc_sink.verification.history import Ranges, Tally, content_of, offsets_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
 from spark_2pc_sink.verification.report import (
     THE_TABLE,
@@ -244,21 +244,18 @@ class TableComparison:
         progress("comparing", 1, 1)
 
     def _stage(self, staging: Staging, tally: Tally, portions: Iterable[Portion], *, seen: bool) -> None:
-        """Load records; those of the last portion are not held while the database compares."""
+        """Load the records that are compared: those seen by read_committed consumers, or hidden ones.
+
+        Those of the last portion are not held while the database compares.
+        """
         for at, messages, offsets in portions:
             for part in tally.of(at).stretches(offsets):
-                if self._is_staged(at, part, seen=seen):
+                claim = None if part.claim < 0 else self.evidence.claims.claims[part.claim]
+                hidden = claim is not None and bool(claim.hidden)
+                in_scope = part.claim >= self._only if self._only is not None else claim is not None and claim.in_scope
+                wanted = hidden or self.request.scope.is_all or in_scope
+                if hidden is not seen and wanted and self.pair.describes(part.order, at.topic):
                     staging.take(at, messages, offsets, part)
-
-    def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
-        """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""
-        claim = None if part.claim < 0 else self.evidence.claims.claims[part.claim]
-        hidden = claim is not None and bool(claim.hidden)
-        if hidden is seen or not self.pair.describes(part.order, at.topic):
-            return False
-        if hidden or self.request.scope.is_all:
-            return True
-        return claim is not None and claim.in_scope if self._only is None else part.claim >= self._only
 
     def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> None:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
@@ -282,7 +279,7 @@ class TableComparison:
             self._snapshot.run(f"DELETE FROM pg_temp.verify_records WHERE NOT ({of_batch})")
             ((left,),) = self._snapshot.run("SELECT count(*) FROM pg_temp.verify_records")
             self._skip_some(staged - left, "have been replaced by records of later batches")
-        late = self._match(sql, sql.of_records if table is None else condition, partly=table is None)
+        late = self._match(sql, None if table is None else condition)
         unmatched = _Unmatched(self, sql, tally, rows_too=table is not None)
         count = unmatched.report()
         self._write(unmatched, shape)
@@ -308,12 +305,12 @@ class TableComparison:
             # The records of a key may have been in several sessions.
             self._snapshot.run(sql.keep_winners("verify_records"))
 
-    def _match(self, sql: Statements, of_rows: str, *, partly: bool) -> int:
+    def _match(self, sql: Statements, of_rows: str | None) -> int:
         """Match the hashes of both sides; the number of records left out because the table has a newer row."""
         run, late = self._snapshot.run, 0
         run("ANALYZE pg_temp.verify_records")
         run(sql.make_rows(of_rows))
-        if sql.target.order_first and partly:
+        if sql.target.order_first and of_rows is None:
             ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
             self._skip_some(late, "arrived late: the table keeps a newer row of their key")
         if sql.target.has_tombstones:

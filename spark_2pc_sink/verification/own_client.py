@@ -153,8 +153,7 @@ class BatchCheck:
                 self.dense |= together > self.bytes_max
                 what = str(partition)
         except RemoteProtocolError as error:
-            code = Code.CORRUPT_MESSAGE
-            detail = f"{what}: {error.detail}; {_REMEDY}"
+            code, detail = Code.CORRUPT_MESSAGE, f"{what}: {error.detail}; {_REMEDY}"
             raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail) from error
 
 

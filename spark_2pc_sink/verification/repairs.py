@@ -19,11 +19,11 @@ from typing import IO, Any, Final, NamedTuple
 import javaproperties
 
 from spark_2pc_sink.choices.choice import STATUS, VERIFY, flags
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.report import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
@@ -48,11 +48,8 @@ class Commands:
 
     @property
     def verify(self) -> str:
-        given = {
-            name: value if isinstance(value, str) else ",".join(value)
-            for name, value in self.shape.items()
-            if value is not None
-        }
+        named = {name: value for name, value in self.shape.items() if value is not None}
+        given = {name: value if isinstance(value, str) else ",".join(value) for name, value in named.items()}
         return " ".join([VERIFY, sink_flags(self.options), *flags(given)])
 
     @property
@@ -99,9 +96,8 @@ def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     pages = [path for path in report.written if path.endswith(PAGE)]
     steps += [f"read {page}, and run those of its commands that restore what is missing" for page in pages]
     if not report.written and not _LACKING.isdisjoint(report.counts):
-        steps.append(
-            f"write files with what is missing, and commands to restore it: {commands.verify} --write-missing DIR"
-        )
+        command = f"{commands.verify} --write-missing DIR"
+        steps.append(f"write files with what is missing, and commands to restore it: {command}")
     return tuple(steps)
 
 
@@ -159,15 +155,8 @@ def why_unsendable(key: str | None, value: str) -> str:
             return f"{what} is the text that represents a null here"
         if text is not None and ("\n" in text or "\r" in text):
             return f"{what} has a line break"
-    return (
-        "the key contains the character that separates it from the value"
-        if key is not None and _SEPARATOR in key
-        else ""
-    )
-
-
-#: The column that is the key if the sink was given no expression, as with Spark's own Kafka sink.
-_KEY_COLUMN: Final = "key"
+    separated = key is not None and _SEPARATOR in key
+    return "the key contains the character that separates it from the value" if separated else ""
 
 
 class RecordKey(NamedTuple):
@@ -194,9 +183,10 @@ def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Se
             return RecordKey(None, note)
         note = f"The key of each record is the text of column {row_key[0]}. Make sure that the sink sends the same."
         return RecordKey(row_key[0], note)
-    if layout.key is None and _KEY_COLUMN not in columns:
+    # Without an expression the column of this name is the key, as with Spark's own Kafka sink.
+    expression = layout.key or "key"
+    if layout.key is None and expression not in columns:
         return RecordKey(None, "The records have no key, like those of the sink.")
-    expression = layout.key or _KEY_COLUMN
     column = only_column(expression)
     if column not in columns:
         return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can compute")
@@ -254,7 +244,14 @@ class MissingFiles:
     def close(self) -> Sequence[str]:
         """Finish the files, and write the page with the commands; the paths of all."""
         if ROWS["differing"] in self._files:
-            self._files[ROWS["differing"]].write(self._update_end())
+            quoted = [quote_identifier(name) for name in self._updated]
+            news = ", ".join(f"found.{name}" for name in quoted)
+            keys = map(quote_identifier, self.sql.key)
+            same = " AND ".join(f"aimed.{name} IS NOT DISTINCT FROM found.{name}" for name in keys)
+            self._files[ROWS["differing"]].write(
+                f"\\.\nUPDATE {self.shape.table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
+                f"FROM pg_temp.as_in_kafka AS found WHERE {same};\nCOMMIT;\n"
+            )
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
             (self.directory / READER).write_text(READER_PROPERTIES)
@@ -272,18 +269,6 @@ class MissingFiles:
                 file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({self._names}) FROM STDIN;\n")
         file.write(f"{line}\n")
         self._counts[name] += 1
-
-    def _update_end(self) -> str:
-        quoted = [quote_identifier(name) for name in self._updated]
-        news = ", ".join(f"found.{name}" for name in quoted)
-        keys = map(quote_identifier, self.sql.key)
-        same = " AND ".join(f"aimed.{name} IS NOT DISTINCT FROM found.{name}" for name in keys)
-        return (
-            "\\.\n"
-            f"UPDATE {self.shape.table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
-            f"FROM pg_temp.as_in_kafka AS found WHERE {same};\n"
-            "COMMIT;\n"
-        )
 
     def _page(self) -> Iterator[str]:
         parts = list(self._parts())
@@ -335,15 +320,12 @@ class MissingFiles:
 
 def checked_directory(directory: Path) -> Path:
     """The directory, if it does not exist yet or is empty."""
-    rule = ""
     try:
-        if next(directory.iterdir(), None) is not None:
-            rule = "must be empty, so that files of two comparisons are not mixed"
+        if next(directory.iterdir(), None) is None:
+            return directory
+        rule = "must be empty, so that files of two comparisons are not mixed"
     except FileNotFoundError:
         return directory
     except OSError as error:
         rule = f"must be a readable directory: {error.strerror}"
-    if rule:
-        remedy = "name a directory that does not exist yet"
-        raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)
-    return directory
+    raise refused("write_missing", str(directory), rule, "name a directory that does not exist yet")

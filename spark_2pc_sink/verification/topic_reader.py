@@ -109,8 +109,7 @@ class TopicReader:
         self._deadline_ms = options.max_block_ms
         self._timeout_s = self._deadline_ms / 1000
         self._admin = AdminClient(self._settings, logger=_log)
-        self._batch_bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
-        bytes_max = self._batch_bytes_max
+        bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
         self._batch_check = BatchCheck(
             options=options, bytes_max=bytes_max, together_bytes=_FETCH_BYTES, ahead_bytes=_AHEAD_BYTES
         )
@@ -140,7 +139,9 @@ class TopicReader:
                     if error.args[0].code() not in _NO_TOPIC:
                         raise
                     continue
-                ids[topic] = _shown_id(described.topic_id)
+                shown = str(described.topic_id or "").translate(_BASE64_OF_KAFKA)
+                # A broker without ids shows that of zeros.
+                ids[topic] = shown if shown.strip("A") else ""
                 partitions += [TopicPartition(topic, each.id) for each in described.partitions]
         with self._translated("DescribeConfigs"):
             resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(ids)]
@@ -204,9 +205,9 @@ class TopicReader:
     @contextmanager
     def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
         """A consumer. One that does not close, because librdkafka is stuck, is left until the process ends."""
-        dense, bytes_max = self._batch_check.dense, self._batch_bytes_max
-        settings = self._settings | _reading(committed=committed, batch_bytes_max=bytes_max, dense=dense)
-        consumer = Consumer(settings, logger=_log)
+        dense, bytes_max = self._batch_check.dense, self._batch_check.bytes_max
+        reading = _reading(committed=committed, batch_bytes_max=bytes_max, dense=dense)
+        consumer = Consumer(self._settings | reading, logger=_log)
         try:
             with self._translated("Fetch"):
                 yield consumer
@@ -263,8 +264,17 @@ class TopicReader:
             del ends[place]
         if errors:
             messages = [message for message in messages if message.error() is None]
-        _must_ascend(messages, place)
-        if messages and (messages[-1].offset() or 0) >= end:
+        first, last = (messages[at].offset() or 0 if messages else 0 for at in (0, -1))
+        # librdkafka reads records from a batch until its data ends, regardless of the count in its header. A batch of a
+        # few kilobytes can thus become millions of records at one offset, which no producer has written.
+        if messages and last - first < len(messages) - 1:
+            detail = (
+                f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: the records "
+                "of a batch contradict its header; inspect the batch with kafka-dump-log.sh"
+            )
+            code = Code.CORRUPT_MESSAGE
+            raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail)
+        if messages and last >= end:
             messages = [message for message in messages if (message.offset() or 0) < end]
         return messages
 
@@ -289,31 +299,8 @@ def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tu
         yield at, offsets
 
 
-def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
-    """Check that the records of a log have distinct ascending offsets.
-
-    librdkafka reads records from a batch until its data ends, regardless of the count in its header. A batch of a few
-    kilobytes can thus become millions of records at one offset, which no producer has written.
-    """
-    first, last = (messages[at].offset() or 0 if messages else 0 for at in (0, -1))
-    if messages and last - first < len(messages) - 1:
-        raise KafkaError(
-            api="Fetch",
-            code=Code.CORRUPT_MESSAGE,
-            name=Code.CORRUPT_MESSAGE.name,
-            detail=f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: the "
-            "records of a batch contradict its header; inspect the batch with kafka-dump-log.sh",
-        )
-
-
 def _place(message: Message) -> tuple[str, int]:
     return message.topic() or "", message.partition() or 0
-
-
-def _shown_id(topic_id: Any) -> str:
-    """The id as Kafka's tools print it; '' if the broker has none."""
-    empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
-    return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
 
 
 # --- librdkafka ----------------------------------------------------------------------------------------------------

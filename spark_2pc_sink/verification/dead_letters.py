@@ -11,16 +11,18 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import text
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Tally
 from spark_2pc_sink.verification.report import DeadLetterResult, Difference, Differences
 from spark_2pc_sink.verification.table_pairs import layout_at
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: The columns that are compared, of dead letters with the same query, batch and identity.
 COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")

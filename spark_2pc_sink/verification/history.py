@@ -26,7 +26,7 @@ from spark_2pc_sink.verification.report import BatchResult, Difference, Differen
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from spark_2pc_sink.verification.evidence import Evidence
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: First and last offset, or first offset and end, by partition.
 Ranges = Mapping[TopicPartition, tuple[int, int]]

@@ -30,9 +30,9 @@ from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import Compression
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.evidence import Evidence
     from spark_2pc_sink.verification.history import Ranges
     from spark_2pc_sink.verification.report import Differences
+    from spark_2pc_sink.verification.verification import Evidence
 
 _REMEDY: Final = (
     "kafka-dump-log.sh shows its producer, --since excludes records older than a batch of the sink, and "

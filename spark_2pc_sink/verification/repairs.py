@@ -28,7 +28,7 @@ from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.report import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
 from spark_2pc_sink.verification.report import VerifyReport
-from spark_2pc_sink.verification.statements import Reason, Statements
+from spark_2pc_sink.verification.staging import Reason, Statements
 from spark_2pc_sink.verification.target import only_column
 
 #: The page about the files with missing rows and records.

@@ -24,7 +24,6 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
-from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Tally, content_of, offsets_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
 from spark_2pc_sink.verification.report import (
@@ -36,8 +35,16 @@ from spark_2pc_sink.verification.report import (
     Side,
     TableResult,
 )
-from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error, literal
-from spark_2pc_sink.verification.statements import Reason, Statements, planned
+from spark_2pc_sink.verification.staging import (
+    NewFieldsError,
+    Reason,
+    RecordTexts,
+    Staging,
+    Statements,
+    cancelled_on_error,
+    literal,
+    planned,
+)
 from spark_2pc_sink.verification.table_pairs import TablePair, other_writers
 from spark_2pc_sink.verification.target import Target
 from spark_2pc_sink.verification.topic_reader import TopicReader
@@ -45,6 +52,8 @@ from spark_2pc_sink.verification.values import ValueReader, formats_of, unchange
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]

@@ -25,7 +25,7 @@ from spark_2pc_sink.verification.report import Difference, Differences, NotCompa
 from spark_2pc_sink.verification.target import GivenTarget, RecordSources
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.evidence import Evidence
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: Keys of a lane's layout that describe its records; the rest describe its rows.
 _OF_RECORDS: Final = (

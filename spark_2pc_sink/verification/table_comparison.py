@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -232,6 +232,7 @@ class TableComparison:
     def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> None:
         reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
         tombstone = self._target.tombstone if self._target.has_tombstones else None
+        self._texts = RecordTexts(sql.compared.given.values(), self.read)
         texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
         with ExitStack() as stack:
             staging = Staging(stack, self.evidence, sql, texts)
@@ -289,9 +290,13 @@ class TableComparison:
             ((left,),) = self._snapshot.run("SELECT count(*) FROM pg_temp.verify_records")
             self._skip_some(staged - left, "have been replaced by records of later batches")
         late = self._match(sql, None if table is None else condition)
-        unmatched = _Unmatched(self, sql, tally, rows_too=table is not None)
-        count = unmatched.report()
-        self._write(unmatched, shape)
+        self._sql, self._tally, self._rows_too = sql, tally, table is not None
+        count = self._report()
+        if self.directory is not None and formats_of(self.pair.layout):
+            why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
+            self.differences.skip("files with what either side lacks", why)
+        elif self.directory is not None:
+            self.written = self._write(self.directory, shape)
         if table is None:
             ((rows, self.records),) = self._snapshot.run(
                 "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
@@ -332,48 +337,17 @@ class TableComparison:
             scope = "the open transaction" if self.evidence.is_open else self.request.scope
             self.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
-    def _write(self, unmatched: _Unmatched, shape: TableShape) -> None:
-        if self.directory is not None and formats_of(self.pair.layout):
-            why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
-            self.differences.skip("files with what either side lacks", why)
-        elif self.directory is not None:
-            self.written = unmatched.write(self.directory, shape)
+    # --- what differs -------------------------------------------------------------------------------------------------
+    # Entries of one side that the other lacks, in a temporary table of the snapshot's session. They are read back from
+    # their source by name, for the report and for files; if all records were compared, rows without a record too.
 
-
-def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
-    counts: Counter[int] = Counter()
-    totals: Counter[int] = Counter()
-    for bucket, count, total in (answer for part in parts for answer in part):
-        counts[bucket] += count
-        totals[bucket] += int(total)
-    return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}
-
-
-@dataclass
-class _Unmatched:
-    """Entries of one side that the other lacks, by name: read back from their source, for the report and for files.
-
-    They are in a temporary table of the snapshot's session. If all records were compared, ``rows_too`` names rows
-    without a record too.
-    """
-
-    comparison: TableComparison
-    sql: Statements
-    tally: Tally
-    _: KW_ONLY
-    rows_too: bool
-
-    def __post_init__(self) -> None:
-        self._snapshot = self.comparison.evidence.snapshot
-        self._texts = RecordTexts(self.sql.compared.given.values(), self.comparison.read)
-
-    def report(self) -> int:
+    def _report(self) -> int:
         """Count the differences, and name the first; the number of records without a row."""
-        differences = self.comparison.differences
+        differences = self.differences
         counted = "SELECT reason, count(place), count(part) FROM pg_temp.verify_unmatched GROUP BY reason"
         counts = {reason: (records, rows) for reason, records, rows in self._snapshot.run(counted)}
         for of_rows, kinds, named in ((0, _OF_RECORDS, self._named_records), (1, _OF_ROWS, self._named_rows)):
-            for reason, (kind, text) in kinds.items() if self.rows_too or not of_rows else ():
+            for reason, (kind, text) in kinds.items() if self._rows_too or not of_rows else ():
                 count = counts.get(reason, (0, 0))[of_rows]
                 found = list(named(reason, kind, text, differences.wanted(kind))) if count else []
                 for difference in found:
@@ -381,32 +355,31 @@ class _Unmatched:
                 differences.count(kind, count - len(found))
         return sum(records for records, _ in counts.values())
 
-    def write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
-        request = self.comparison.request
+    def _write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
         files = MissingFiles(
             directory=directory,
             shape=shape,
-            sql=self.sql,
-            layout=self.comparison.pair.layout,
-            topics=sorted(self.comparison.topics),
-            commands=Commands(request.options, vars(request.target)),
+            sql=self._sql,
+            layout=self.pair.layout,
+            topics=sorted(self.topics),
+            commands=Commands(self.request.options, vars(self.request.target)),
         )
         try:
             for reason in _OF_RECORDS:
                 for at, message in self._messages(self._snapshot.stream(self._records(reason))):
                     # A tombstone's missing counterpart is a deletion, not a row.
-                    if message.value() is not None or not self.sql.target.has_tombstones:
-                        files.add_record(reason, self._answer_about(at, message, self.sql.typed_records))
-            of_rows: Iterable[Reason] = _OF_RECORDS if self.rows_too else ("differing",)
+                    if message.value() is not None or not self._sql.target.has_tombstones:
+                        files.add_record(reason, self._answer_about(at, message, self._sql.typed_records))
+            of_rows: Iterable[Reason] = _OF_RECORDS if self._rows_too else ("differing",)
             for reason in of_rows:
-                for found, *texts in self._snapshot.stream(self.sql.rows_at(self._rows(reason))):
-                    files.add_row(reason, dict(zip(self.sql.compared.names, texts, strict=True)), found)
+                for found, *texts in self._snapshot.stream(self._sql.rows_at(self._rows(reason))):
+                    files.add_row(reason, dict(zip(self._sql.compared.names, texts, strict=True)), found)
         finally:
             written = tuple(files.close())
         return written
 
     def _records(self, reason: Reason) -> str:
-        partition = f"place % {len(self.sql.partitions)}"
+        partition = f"place % {len(self._sql.partitions)}"
         found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND place IS NOT NULL"
         return f"SELECT place, at, part, row_at {found} ORDER BY {partition}, at"
 
@@ -415,10 +388,8 @@ class _Unmatched:
         return f"SELECT part, row_at {found} ORDER BY part, row_at"
 
     def _messages(self, wanted: Iterable[tuple[Any, ...]]) -> Iterator[tuple[TopicPartition, Message]]:
-        partitions = self.sql.partitions
-        return self.comparison.evidence.reader.pick(
-            (partitions[place % len(partitions)], at) for place, at, *_ in wanted
-        )
+        partitions = self._sql.partitions
+        return self.evidence.reader.pick((partitions[place % len(partitions)], at) for place, at, *_ in wanted)
 
     def _named_rows(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
         side: Side | None = "table" if kind == "twice" else None
@@ -428,7 +399,7 @@ class _Unmatched:
 
     def _named_records(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
         places = self._snapshot.run(f"{self._records(reason)} LIMIT {most}")
-        partitions = self.sql.partitions
+        partitions = self._sql.partitions
         pairs = {(partitions[place % len(partitions)], at): row for place, at, *row in places}
         for at, message in self._messages(places):
             offset, key, row = message.offset() or 0, message.key(), None
@@ -439,12 +410,12 @@ class _Unmatched:
                 what, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
             elif kind != "twice" and shown is None and self._texts.plain:
                 what = "this record is not a JSON object, and the table has no row for it"
-            claim = self.tally.of(at).claim_at(offset)
+            claim = self._tally.of(at).claim_at(offset)
             yield Difference(
                 kind=kind,
                 text=what,
                 key=named or (None if key is None else f"key {key.decode(errors='backslashreplace')}"),
-                batch=None if claim < 0 else self.comparison.evidence.claims.claims[claim].batch,
+                batch=None if claim < 0 else self.evidence.claims.claims[claim].batch,
                 topic=at.topic,
                 partition=at.partition,
                 offset=offset,
@@ -454,24 +425,24 @@ class _Unmatched:
             )
 
     def _key(self, row: Mapping[str, Any]) -> str | None:
-        return ", ".join(f"{name}={row.get(name)}" for name in self.sql.key) or None
+        return ", ".join(f"{name}={row.get(name)}" for name in self._sql.key) or None
 
     def _key_of_record(self, record: Mapping[str, Any]) -> str | None:
-        found = {column.name: record.get(column.field) for column in self.sql.compared.named(self.sql.key)}
+        found = {column.name: record.get(column.field) for column in self._sql.compared.named(self._sql.key)}
         return None if any(isinstance(value, dict) for value in found.values()) else self._key(found)
 
     def _row(self, part: int, at: str) -> Mapping[str, Any]:
-        ((found, *_),) = self._snapshot.run(self.sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
+        ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
         row: Mapping[str, Any] = json.loads(found)
         return row
 
     def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
         """The differences between a record and the row of its key, in their compared form."""
-        if message.value() is None and self.sql.target.has_tombstones:
+        if message.value() is None and self._sql.target.has_tombstones:
             return "this record is a tombstone, and the table has a row with its key"
         place = f"tableoid = {part} AND ctid = '{row_at}'"
-        found = self._answer_about(at, message, lambda record: self.sql.compare_pair(record, place)) or ()
-        columns = zip(self.sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
+        found = self._answer_about(at, message, lambda record: self._sql.compare_pair(record, place)) or ()
+        columns = zip(self._sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
         texts = [
             f"{name} is {kafka} in Kafka and {row} in the table" for name, differs, kafka, row in columns if differs
         ]
@@ -491,3 +462,12 @@ class _Unmatched:
         self._snapshot.run("RELEASE SAVEPOINT record")
         # A value with several objects is several rows.
         return found[0] if len(found) == 1 else None
+
+
+def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
+    counts: Counter[int] = Counter()
+    totals: Counter[int] = Counter()
+    for bucket, count, total in (answer for part in parts for answer in part):
+        counts[bucket] += count
+        totals[bucket] += int(total)
+    return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,22 +159,18 @@ def wait_until_settled(
     deadline, told = Deadline(clock, limit_s * 1000), ""
     while True:
         found = look()
-        waits_for = "; ".join(_waits_for(found))
+        reasons = [f"{side}, which cannot be read" for side, _ in _unread(found)]
+        for report in found.in_doubt:
+            # Without growing numbers, so that it is printed once.
+            batch = "" if report.row is None or report.row.batch_id is None else f", batch {report.row.batch_id}"
+            reasons.append(f"{report.transactional_id} ({report.condition.replace('_', ' ')}{batch})")
+        waits_for = "; ".join(reasons)
         if not waits_for or deadline.passed:
             return found
         if waits_for != told:
             say(f"waiting for {waits_for}")
             told = waits_for
         clock.sleep(min(_PAUSE_S, deadline.remaining_s))
-
-
-def _waits_for(found: StatusReport) -> Iterator[str]:
-    """The reason of the wait; without growing numbers, so that it is printed once."""
-    for side, _ in _unread(found):
-        yield f"{side}, which cannot be read"
-    for report in found.in_doubt:
-        batch = "" if report.row is None or report.row.batch_id is None else f", batch {report.row.batch_id}"
-        yield f"{report.transactional_id} ({report.condition.replace('_', ' ')}{batch})"
 
 
 def _say(line: str) -> None:

@@ -73,21 +73,17 @@ def _verify(given: argparse.Namespace) -> CommandResult:
     shape, asked = ({name: getattr(given, name) for name in names} for names in (SHAPE, _ASKED))
     sides = {name: value for name, value in given_sides(given).items() if name not in asked}
     chosen = {name: value for name, value in shape.items() if value is not None}
+    registry = file_of(given).options.get("schema_registry")
+    if given.schema_registry is not None:
+        registry = {"url": given.schema_registry}
     with _progress_bars() as progress:
-        report = verify(progress=progress, **sides, **asked, **_registry(given), **chosen)
+        report = verify(progress=progress, schema_registry=registry, **sides, **asked, **chosen)
     steps = next_steps(report, Commands(RecoveryOptions.parse(**sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
         fields={**report.as_json(), "next_steps": list(steps)},
         text="".join(f"{line}\n" for line in [str(report), *(f"  next: {step}" for step in steps)]),
     )
-
-
-def _registry(given: argparse.Namespace) -> dict[str, Any]:
-    if given.schema_registry is not None:
-        return {"schema_registry": {"url": given.schema_registry}}
-    from_file = file_of(given).options.get("schema_registry")
-    return {} if from_file is None else {"schema_registry": from_file}
 
 
 @contextmanager

@@ -269,6 +269,8 @@ class RecoveryReport:
 
         ``reason`` and ``remedies`` are texts for people, which programs must not parse.
         """
+        kafka, driver = self.kafka, self.driver
+        producer, session = kafka and kafka.producer, driver and driver.session
         as_they_are = ("transactional_id", "condition", "settled", "known", "elsewhere", "dry_run", "next_batch")
         return {
             **{name: getattr(self, name) for name in (*as_they_are, "age_s", "in_doubt_s", "prepared_s")},
@@ -276,35 +278,25 @@ class RecoveryReport:
             "actions": [action.kind for action in self.actions],
             "before": _row_fields(self.before),
             "row": _row_fields(self.row),
-            "kafka": self._kafka_fields(),
-            "driver": self._driver_fields(),
+            "kafka": kafka
+            and {
+                "state": kafka.state.value,
+                "producer_id": producer and producer.producer_id,
+                "producer_epoch": producer and producer.epoch,
+                "transaction_version": kafka.transaction_version,
+                "cluster_id": kafka.cluster_id,
+            },
+            "driver": driver
+            and {
+                "alive": driver.alive,
+                "pid": session and session.pid,
+                "host": session and (session.address or None),
+                "role": session and session.role,
+                "claim": self.row and self.row.generation,
+                "since": self.row and self.row.claimed_at.isoformat(),
+            },
             "reason": self.reason,
             "remedies": list(self.remedies),
-        }
-
-    def _kafka_fields(self) -> dict[str, Any] | None:
-        if self.kafka is None:
-            return None
-        producer = self.kafka.producer
-        return {
-            "state": self.kafka.state.value,
-            "producer_id": producer and producer.producer_id,
-            "producer_epoch": producer and producer.epoch,
-            "transaction_version": self.kafka.transaction_version,
-            "cluster_id": self.kafka.cluster_id,
-        }
-
-    def _driver_fields(self) -> dict[str, Any] | None:
-        if self.driver is None:
-            return None
-        session = self.driver.session
-        return {
-            "alive": self.driver.alive,
-            "pid": session and session.pid,
-            "host": session and (session.address or None),
-            "role": session and session.role,
-            "claim": self.row and self.row.generation,
-            "since": self.row and self.row.claimed_at.isoformat(),
         }
 
     def __str__(self) -> str:

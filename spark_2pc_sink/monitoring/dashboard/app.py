@@ -23,7 +23,7 @@ from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
-from spark_2pc_sink.monitoring.dashboard.sink_views import bar_chart
+from spark_2pc_sink.monitoring.dashboard.sink_views import TONES, badge, bar_chart
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
@@ -73,7 +73,7 @@ class _Pages:
 
     def sinks(self) -> ResponseReturnValue:
         found = self.watched.look()
-        ordered = sorted(found.sinks, key=sink_views.weight)
+        ordered = sorted(found.sinks, key=lambda sink: (TONES.index(badge(sink).tone), sink.transactional_id))
         return render_template("sinks.html", found=found, ordered=ordered)
 
     def sink(self) -> ResponseReturnValue:

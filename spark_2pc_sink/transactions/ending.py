@@ -139,16 +139,7 @@ class AbortTarget:
 
 
 def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransaction:
-    """Write an ABORT marker into one partition, for a hanging transaction.
-
-    Raises:
-        ConfigurationError: no such transaction is open there. Nothing was written.
-        AbortRefusedError: its coordinator knows it, or it changed between two checks. Nothing was written.
-        KafkaError: the leader refused the marker: code 47 if a newer epoch of the producer has written since, 52
-            if the coordinator epoch is too old.
-        OutcomeUnknownError: the answers to several markers were lost.
-        AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was written.
-    """
+    """Write an ABORT marker into one partition, for a hanging transaction; see `TransactionTool.abort`."""
     sent: tuple[OpenTransaction, str] | None = None
     last_error = ""
     for _ in range(MARKERS_SENT_MAX):
@@ -182,13 +173,8 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
 def force_terminate(queries: TransactionQueries, transactional_id: str) -> TerminatedTransaction:
     """Have the coordinator abort the id's transaction, and fence its producer (KIP-939, forceTerminateTransaction).
 
-    It is a plain InitProducerId, which also ends transactions with two-phase commit.
-
-    Raises:
-        ConfigurationError: no coordinator lists the id; InitProducerId would create it. Nothing was changed.
-        KafkaError: the coordinator refused.
-        OutcomeUnknownError: the transaction was still being aborted at the deadline.
-        AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was changed.
+    It is a plain InitProducerId, which also ends transactions with two-phase commit; see
+    `TransactionTool.force_terminate`.
     """
     listed = {row.transactional_id for row in queries.listings(ListFilter())}
     before = queries.details(transactional_id) if transactional_id in listed else None
@@ -285,12 +271,7 @@ def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
 def force_terminate_recorded(
     queries: TransactionQueries, transactional_id: str, store: StateStore
 ) -> TerminatedTransaction:
-    """`force_terminate`, recorded in a sink's database before and after.
-
-    Raises:
-        StateStoreError: the first record could not be written; the coordinator was not asked.
-        DualWriteError: as `force_terminate`; the failure is recorded too.
-    """
+    """`force_terminate`, recorded in a sink's database before and after; a failure is recorded too."""
     store.note_action(transactional_id, None, FORCE_TERMINATE, {"outcome": "asked"})
     try:
         done = force_terminate(queries, transactional_id)

@@ -194,9 +194,12 @@ class TransactionTool:
             coordinator_epoch: for the marker; the leader's last known one if None.
 
         Raises:
-            ConfigurationError: an argument is invalid, or no such transaction is open there.
-            AbortRefusedError: its coordinator knows it, or it changed in the meantime. Nothing was written.
-            KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.abort`.
+            ConfigurationError: an argument is invalid, or no such transaction is open there. Nothing was written.
+            AbortRefusedError: its coordinator knows it, or it changed between two checks. Nothing was written.
+            KafkaError: the leader refused the marker: code 47 if a newer epoch of the producer has written since, 52
+                if the coordinator epoch is too old.
+            OutcomeUnknownError: the answers to several markers were lost.
+            AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was written.
         """
         where = _partition(topic, partition)
         if (start_offset is None) == (producer is None):
@@ -232,9 +235,12 @@ class TransactionTool:
             state_table: the sinks' state table; the record goes to the table with this name plus ``_actions``.
 
         Raises:
-            ConfigurationError: no coordinator lists the id; or a reason is given without a database.
+            ConfigurationError: no coordinator lists the id, which InitProducerId would create; or a reason is given
+                without a database. Nothing was changed.
             StateStoreError: it cannot be recorded; the coordinator was not asked.
-            KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.force_terminate`.
+            KafkaError: the coordinator refused.
+            OutcomeUnknownError: the transaction was still being aborted at the deadline.
+            AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was changed.
         """
         _check_given("transactional_id", transactional_id)
         if database is None:

@@ -42,10 +42,8 @@ class DeadLetter:
     offset: int | None = None
 
     def shown(self, names: Iterable[str] = COMPARED) -> dict[str, Any]:
-        """As JSON, for a report."""
-        columns = {name: self.columns[name] for name in names if name in self.columns}
-        shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
-        return shown
+        shown = {name: self.columns[name] for name in names if name in self.columns}
+        return dict(json.loads(json.dumps(shown, default=str)))
 
     def difference(self, **fields: Any) -> Difference:
         place = {} if self.partition is None else asdict(self.partition)
@@ -89,8 +87,8 @@ def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str
         if letter is not None and letter.key[1] == claims[index].batch:
             in_topic.append(letter)
             continue
-        why = "this record is not a dead letter of the batch"
-        differences.add(Difference(kind="stranger", text=why, batch=claims[index].batch, offset=offset, **asdict(at)))
+        why, batch = "this record is not a dead letter of the batch", claims[index].batch
+        differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
     # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}

@@ -386,8 +386,6 @@ def headers_of(message: Message) -> Headers | None:
 
 @dataclass
 class HistoryCheck:
-    """Judges the batches of a scope by the records in the topics."""
-
     evidence: Evidence
     differences: Differences
 

@@ -501,8 +501,6 @@ class StagingSession:
 
 
 class Staging:
-    """All sessions, until a stack is closed."""
-
     def __init__(self, stack: ExitStack, evidence: Evidence, sql: Statements, texts: RecordTexts) -> None:
         self._sql = sql
         self._texts = texts

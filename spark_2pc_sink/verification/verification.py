@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -82,14 +82,12 @@ class Snapshot:
 
     @property
     def driver(self) -> DriverConnection:
-        """psycopg2's connection, in the same transaction."""
         return cast("DriverConnection", driver_connection(self.connection))
 
     def run(self, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         return execute(self.driver, statement, values)
 
     def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, fetched in portions."""
         with self.driver.cursor("verify_stream") as cursor:
             cursor.execute(statement)
             yield from cursor
@@ -270,7 +268,6 @@ def run(request: VerifyRequest) -> VerifyReport:
 
 
 def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[TableComparison]:
-    """Compare each table of the request, and report the differences."""
     found, pairs = [], chosen_pairs(evidence)
     for pair in pairs:
         directory = evidence.request.write_missing
@@ -284,8 +281,6 @@ def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -
 
 @dataclass
 class _Verification:
-    """One verification, and its findings so far."""
-
     evidence: Evidence
     differences: Differences
     records: int = 0
@@ -346,18 +341,17 @@ class _Verification:
         named = self.evidence.has_several and self.evidence.request.target.table is not None
         without_table = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
         without_table -= {letters.topic for letters in self.letters}
-        # Parts that the user has named are compared. A topic without a table is covered by the history.
-        return not named and bool(without_table or not compared) and not self._history_covers(without_table)
-
-    def _history_covers(self, topics: Collection[str]) -> bool:
-        """Whether the history has digests of all of the topics' records, and not only their number."""
+        # Parts that the user has named are compared.
+        if named or not (without_table or not compared):
+            return False
+        # A topic without a table is covered by the history, if that has digests of all records, not only their number.
         known = self.evidence.claims.from_the_start or not self.evidence.request.scope.is_all
         covered = known and bool(self.batches) and all(each.digest_same for each in self.batches)
-        if not covered and topics:
+        if not covered and without_table:
             why = "no table has their rows, and the history does not have a digest of all of them"
-            what = f"the contents of the records of {', '.join(sorted(topics))}"
+            what = f"the contents of the records of {', '.join(sorted(without_table))}"
             self.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
-        return covered
+        return not covered
 
 
 # --- the open transaction --------------------------------------------------------------------------------------------

@@ -47,13 +47,9 @@ def add_commands(commands: Any) -> None:
 
 
 def _history(given: argparse.Namespace) -> CommandResult:
-    report = history(
-        **given_options(given),
-        last=given.last,
-        since=None if given.since is None else _moment(given.since),
-        batches=not given.actions_only,
-        actions=not given.batches_only,
-    )
+    since = None if given.since is None else _moment(given.since)
+    kinds: dict[str, Any] = {"batches": not given.actions_only, "actions": not given.batches_only}
+    report = history(**given_options(given), last=given.last, since=since, **kinds)
     code = EXIT_SETTLED if report.entries else EXIT_NOT_KNOWN
     return CommandResult(exit_code=code, fields={"entries": report.as_json()}, text=_table(report.entries))
 

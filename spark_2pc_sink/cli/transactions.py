@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -153,13 +154,9 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(given: argparse.Namespace) -> CommandResult:
-    wanted = ListFilter(
-        states=tuple(given.state),
-        producer_ids=tuple(given.producer_id),
-        running_longer_than_ms=given.running_longer_than_ms,
-        transactional_id_pattern=given.transactional_id_pattern,
-        broker_id=given.broker_id,
-    )
+    same = ("running_longer_than_ms", "transactional_id_pattern", "broker_id")
+    asked = {name: getattr(given, name) for name in same}
+    wanted = ListFilter(states=tuple(given.state), producer_ids=tuple(given.producer_id), **asked)
     kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
@@ -167,11 +164,9 @@ def _list(given: argparse.Namespace) -> CommandResult:
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
     found = [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]
     open_ids = [row["transactional_id"] for row in found if row["sink"] and row["state"] == TransactionState.ONGOING]
-    return CommandResult(
-        fields={"transactions": found},
-        text=_table(rows, {**columns, "TransactionState": "state"}),
-        remedies=_complete(kafka, [about_id(RECOVER, name, AS_DECIDED) for name in open_ids]),
-    )
+    ends = _complete(kafka, [about_id(RECOVER, name, AS_DECIDED) for name in open_ids])
+    text = _table(rows, {**columns, "TransactionState": "state"})
+    return CommandResult(fields={"transactions": found}, text=text, remedies=ends)
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
@@ -190,11 +185,8 @@ def _describe(given: argparse.Namespace) -> CommandResult:
         "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
     }
     ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
-    return CommandResult(
-        fields={"transaction": {**asdict(found), "sink": is_sink}},
-        text=_table([found], columns),
-        remedies=_complete(kafka, ends),
-    )
+    fields = {"transaction": {**asdict(found), "sink": is_sink}}
+    return CommandResult(fields=fields, text=_table([found], columns), remedies=_complete(kafka, ends))
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
@@ -216,14 +208,10 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         rule = "must be a number of minutes, 0 or more"
         remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
         raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
-    kafka = read_connection(given)
+    kafka, place = read_connection(given), {"topic": given.topic, "partition": given.partition}
+    limit_ms = given.max_transaction_timeout * _MINUTE_MS
     with TransactionTool(kafka=kafka) as tool:
-        rows = tool.find_hanging(
-            topic=given.topic,
-            partition=given.partition,
-            broker_id=given.broker_id,
-            max_timeout_ms=given.max_transaction_timeout * _MINUTE_MS,
-        )
+        rows = tool.find_hanging(**place, broker_id=given.broker_id, max_timeout_ms=limit_ms)
     sinks = look_up_sinks(given, kafka) if rows else None
     columns: Columns = {
         **_OPEN,
@@ -247,16 +235,10 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    kafka = read_connection(given)
+    kafka, found = read_connection(given), {"start_offset": given.start_offset, "producer": producer}
     with TransactionTool(kafka=kafka) as tool:
         try:
-            done = tool.abort(
-                given.topic,
-                given.partition,
-                start_offset=given.start_offset,
-                producer=producer,
-                coordinator_epoch=coordinator_epoch,
-            )
+            done = tool.abort(given.topic, given.partition, **found, coordinator_epoch=coordinator_epoch)
         except AbortRefusedError as error:
             sinks = None if error.owner is None else look_up_sinks(given, kafka)
             if sinks is None:
@@ -314,11 +296,10 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:
-    rows = [
-        [getattr(value, cell) if isinstance(cell, str) else cell(value) for cell in columns.values()]
-        for value in values
+    cells: list[Callable[[Any], object]] = [
+        operator.attrgetter(cell) if isinstance(cell, str) else cell for cell in columns.values()
     ]
-    return as_table(list(columns), rows)
+    return as_table(list(columns), [[cell(value) for cell in cells] for value in values])
 
 
 def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:

@@ -152,11 +152,9 @@ class BothSides:
         """The last actions on a sink, from the table of actions; one line each, the newest last."""
         database = {name: given for name, given in self._connections.items() if name != "kafka"}
         lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
-        return [
-            f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}"
-            + (f": {line['reason']}" if line["reason"] else "")
-            for line in lines
-        ]
+        reasons = [f": {line['reason']}" if line["reason"] else "" for line in lines]
+        told = [f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}" for line in lines]
+        return [text + reason for text, reason in zip(told, reasons, strict=True)]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as noted by the job's newest claim."""

@@ -184,7 +184,7 @@ class TransactionTool:
         producer: ProducerIdAndEpoch | None = None,
         coordinator_epoch: int | None = None,
     ) -> AbortedOpenTransaction:
-        """End a hanging transaction in one partition; see `spark_2pc_sink.transactions.ending.abort`.
+        """End a hanging transaction in one partition; see `spark_2pc_sink.transactions.ending`.
 
         Args:
             topic: topic name.
@@ -224,7 +224,7 @@ class TransactionTool:
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
     ) -> TerminatedTransaction:
-        """Abort the id's transaction and fence its producer; see `spark_2pc_sink.transactions.ending.force_terminate`.
+        """Abort the id's transaction and fence its producer; see `spark_2pc_sink.transactions.ending`.
 
         Args:
             transactional_id: any transactional id.

@@ -97,8 +97,17 @@ class _PrintSchema(argparse.Action):
 
 
 def _run(given: argparse.Namespace) -> CommandResult:
+    as_given: AbstractContextManager[None] = nullcontext()
     try:
-        with _commands_as_given(given), options.file_of(given).named_in_errors():
+        options.warn_of_secrets(given)
+        words = options.connection_as_given(given)
+        if words is not None:
+            # Commands that are printed for people name both sides as this command line did. It needs SQLAlchemy, see
+            # _HOMES.
+            from spark_2pc_sink.recovery.report import NamedConnection, flags_as_given  # noqa: PLC0415
+
+            as_given = flags_as_given(NamedConnection(words, database="database" in options.given_options(given)))
+        with as_given, options.file_of(given).named_in_errors():
             result: CommandResult = given.run(given)
     except ConfigurationError as error:
         return CommandResult(exit_code=output.EXIT_USAGE, error=error)
@@ -109,15 +118,3 @@ def _run(given: argparse.Namespace) -> CommandResult:
     except KeyboardInterrupt:
         return CommandResult(exit_code=output.EXIT_INTERRUPTED, notes=("interrupted",))
     return result
-
-
-def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """Let commands that are printed for people name both sides as this command line did."""
-    options.warn_of_secrets(given)
-    words = options.connection_as_given(given)
-    if words is None:
-        return nullcontext()
-    # It needs SQLAlchemy, see _HOMES.
-    from spark_2pc_sink.recovery.report import NamedConnection, flags_as_given  # noqa: PLC0415
-
-    return flags_as_given(NamedConnection(words, database="database" in options.given_options(given)))

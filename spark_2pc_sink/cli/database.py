@@ -108,8 +108,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- state ------------------------------------------------------------------------------------------------------------
-
 _OF_STATE: Final = (
     "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
     "command line or option; 3 something is missing, or has another version; 4 there is no state table"

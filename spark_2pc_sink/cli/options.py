@@ -71,8 +71,6 @@ class CommandParser(argparse.ArgumentParser):
         raise CommandLineError(message, command=self.command, usage=self.format_usage())
 
 
-# --- where values come from -------------------------------------------------------------------------------------------
-
 BOOTSTRAP: Final = "bootstrap.servers"
 BOOTSTRAP_NAMES: Final = frozenset(setting_of(FIELD_OF[BOOTSTRAP]).properties)
 #: Distinguishes the flags of Kafka's connection before the command's name from those after it.

@@ -34,15 +34,13 @@ EXIT_INCONCLUSIVE: Final = 5
 #: What a shell reports for a program that Ctrl-C ended: 128 plus the number of SIGINT.
 EXIT_INTERRUPTED: Final = 130
 
-_MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
-
 
 def make_usable() -> None:
     """Replace a stream that was closed before the start with the null device; allow any character in any encoding.
 
     Otherwise the next connection would get the free descriptor, and output would be written to it.
     """
-    for name, mode in _MODES.items():
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -156,8 +154,6 @@ def _with_required(part: dict[str, Any]) -> dict[str, Any]:
         part.setdefault("required", list(part["properties"]))
     return part
 
-
-# --- the log ----------------------------------------------------------------------------------------------------------
 
 #: From the quietest to the most verbose.
 LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")

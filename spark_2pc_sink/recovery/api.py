@@ -187,8 +187,6 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
     )
 
 
-# --- the history ------------------------------------------------------------------------------------------------------
-
 #: Default number of entries, if neither a number nor a time is given.
 LAST: Final = 50
 #: The maximum that can be requested.

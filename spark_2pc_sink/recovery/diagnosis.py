@@ -91,8 +91,6 @@ class KafkaSide(Protocol):
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView: ...
 
 
-# --- lost commits -----------------------------------------------------------------------------------------------------
-
 #: Limits of time and bytes for reading logs for a message that a person waits for: more than most sinks write in the
 #: minutes after a backup.
 SCAN_MS_MAX: Final = 30_000
@@ -229,9 +227,6 @@ class LostCommits:
 def _named(error: HaltError, lost: LostBatches) -> HaltError:
     explained = lost.explain(Halt(error.cause, error.reason, error.facts))
     return replace(error, reason=explained.reason, facts=explained.facts, remedies=())
-
-
-# --- the end of a decided transaction ---------------------------------------------------------------------------------
 
 
 def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:

@@ -299,8 +299,6 @@ def _note(store: StateStore, transactional_id: str, detail: Mapping[str, str]) -
     return ""
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
-
 _TOOL: Final = "spark-2pc transactions"
 AS_DECIDED: Final = "ends it as the sink's database has decided"
 #: The check whether force-terminate has removed a batch from Kafka that a database has.

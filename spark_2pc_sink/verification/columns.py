@@ -234,10 +234,6 @@ class ComparedColumns:
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
-    def named(self, names: Sequence[str]) -> tuple[ComparedColumn, ...]:
-        found = {column.name: column for column in self.columns}
-        return tuple(found[name] for name in names)
-
 
 def compared_columns(
     shape: TableShape,

@@ -255,7 +255,17 @@ class MissingFiles:
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
             (self.directory / READER).write_text(READER_PROPERTIES)
-        (self.directory / PAGE).write_text("\n".join(self._page()))
+        parts, verify = list(self._parts()), self.commands.verify
+        page = [
+            "# What is missing\n",
+            f"Stop the job before you apply any of these files. Run the commands in {self.directory.absolute()}.\n",
+            *parts,
+            f"## Afterwards\n\nCompare both sides again:\n\n    {verify}\n",
+            "Records that you have sent belong to no batch, and are reported (gap). To compare only the table:\n",
+            f"    {verify} --table-only\n",
+        ]
+        nothing = "# What is missing\n\nNothing could be written to a file.\n"
+        (self.directory / PAGE).write_text("\n".join(page) if parts else nothing)
         return sorted(str(path) for path in self.directory.iterdir())
 
     def _write(self, name: str, line: str) -> None:
@@ -269,21 +279,6 @@ class MissingFiles:
                 file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({self._names}) FROM STDIN;\n")
         file.write(f"{line}\n")
         self._counts[name] += 1
-
-    def _page(self) -> Iterator[str]:
-        parts = list(self._parts())
-        if not parts:
-            yield "# What is missing\n\nNothing could be written to a file.\n"
-            return
-        directory, verify = self.directory.absolute(), self.commands.verify
-        yield "# What is missing\n"
-        yield f"Stop the job before you apply any of these files. Run the commands in {directory}.\n"
-        yield from parts
-        yield (
-            f"## Afterwards\n\nCompare both sides again:\n\n    {verify}\n\n"
-            "Records that you have sent belong to no batch, and are reported (gap). To compare only the table:\n\n"
-            f"    {verify} --table-only\n"
-        )
 
     def _parts(self) -> Iterator[str]:
         counts = self._counts

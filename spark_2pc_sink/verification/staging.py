@@ -238,7 +238,7 @@ class Statements:
 
     def _hashed(self, side: Literal["of_record", "of_table"]) -> tuple[str, str]:
         """The hashes of all compared columns and of the key."""
-        key = [getattr(column, side) for column in self.compared.named(self.key)]
+        key = [getattr(column, side) for column in self.compared.columns if column.name in self.key]
         hashed = _hash([getattr(column, side) for column in self.compared.columns])
         return hashed, _hash(key) if key else "0::bigint"
 

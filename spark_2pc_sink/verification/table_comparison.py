@@ -404,7 +404,9 @@ class TableComparison:
         for at, message in self._messages(places):
             offset, key, row = message.offset() or 0, message.key(), None
             shown = as_object(self._texts.read(at.topic, message.value())) if self._texts.plain else None
-            named, what = self._key_of_record(shown) if shown is not None else None, text
+            keys = {each.name: (shown or {}).get(each.field) for each in self._sql.compared.columns}
+            nested = any(isinstance(keys[name], dict) for name in self._sql.key)
+            named, what = None if shown is None or nested else self._key(keys), text
             if kind == "differing":
                 row = self._row(*pairs[at, offset])
                 what, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
@@ -426,10 +428,6 @@ class TableComparison:
 
     def _key(self, row: Mapping[str, Any]) -> str | None:
         return ", ".join(f"{name}={row.get(name)}" for name in self._sql.key) or None
-
-    def _key_of_record(self, record: Mapping[str, Any]) -> str | None:
-        found = {column.name: record.get(column.field) for column in self._sql.compared.named(self._sql.key)}
-        return None if any(isinstance(value, dict) for value in found.values()) else self._key(found)
 
     def _row(self, part: int, at: str) -> Mapping[str, Any]:
         ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))

@@ -47,8 +47,6 @@ from spark_2pc_sink.verification.history import (
 )
 from spark_2pc_sink.verification.own_client import find_open_records
 from spark_2pc_sink.verification.report import (
-    BatchResult,
-    DeadLetterResult,
     Differences,
     OpenTable,
     OpenTransactionRows,
@@ -264,7 +262,7 @@ def run(request: VerifyRequest) -> VerifyReport:
         if evidence.row is None:
             name, scope = request.options.transactional_id, str(request.scope)
             return VerifyReport(transactional_id=name, verdict="inconclusive", known=False, scope=scope)
-        return _Verification(evidence, Differences(request.differences_max)).run()
+        return _verify(evidence, Differences(request.differences_max))
 
 
 def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[TableComparison]:
@@ -279,79 +277,65 @@ def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -
     return found
 
 
-@dataclass
-class _Verification:
-    evidence: Evidence
-    differences: Differences
-    records: int = 0
-    tables: list[TableResult] = field(default_factory=list)
-    letters: tuple[DeadLetterResult, ...] = ()
-    batches: tuple[BatchResult, ...] = ()
-    written: tuple[str, ...] = ()
+def _verify(evidence: Evidence, differences: Differences) -> VerifyReport:
+    request, tables, tally = evidence.request, list[TableResult](), Tally(evidence.claims.claims)
+    name, scope = request.options.transactional_id, str(request.scope)
+    report = VerifyReport(transactional_id=name, verdict="inconclusive", scope=scope, up_to=evidence.up_to)
+    try:
+        with translated(evidence.database.named("verify")):
+            for found in compare_tables(evidence, differences, tally):
+                tables.append(found.result)
+                report = replace(report, written=report.written + found.written)
+                if found.pair.refusal is not None:
+                    with differences.about(found.pair.table):
+                        count_rows(found.pair, evidence, differences)
+            report = replace(report, letters=check_dead_letters(evidence, differences))
+            bounds = evidence.bounds()
+            left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
+            for _ in read_all(evidence.reader, left, tally, request.progress):
+                pass
+        report = replace(report, records=tally.records)
+        if request.table_only:
+            differences.skip("the history", "only the table was requested")
+        else:
+            report = replace(report, batches=HistoryCheck(evidence, differences).judge(tally))
+        unsure = _is_unsure(evidence, differences, tables, report)
+    except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
+        # Findings until then are valid, the rest is unknown.
+        differences.skip("the rest", str(error), "solve that, and run verify again")
+        unsure = True
+    compared = [table for table in tables if table.rows is not None]
+    return replace(
+        report,
+        verdict="different" if differences.counts else "inconclusive" if unsure else "same",
+        rows=sum(table.rows or 0 for table in compared) if compared else None,
+        columns=compared[0].columns if len(compared) == 1 else (),
+        tables=tuple(tables) if evidence.has_several else (),
+        **differences.fields(),
+    )
 
-    def run(self) -> VerifyReport:
-        evidence, request, differences = self.evidence, self.evidence.request, self.differences
-        tally = Tally(evidence.claims.claims)
-        try:
-            with translated(evidence.database.named("verify")):
-                for found in compare_tables(evidence, differences, tally):
-                    self.tables.append(found.result)
-                    self.written += found.written
-                    if found.pair.refusal is not None:
-                        with differences.about(found.pair.table):
-                            count_rows(found.pair, evidence, differences)
-                self.letters = check_dead_letters(evidence, differences)
-                bounds = evidence.bounds()
-                left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
-                for _ in read_all(evidence.reader, left, tally, request.progress):
-                    pass
-            self.records = tally.records
-            if request.table_only:
-                differences.skip("the history", "only the table was requested")
-            else:
-                self.batches = HistoryCheck(evidence, differences).judge(tally)
-        except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
-            # Findings until then are valid, the rest is unknown.
-            differences.skip("the rest", str(error), "solve that, and run verify again")
-            return self._report(unsure=True)
-        return self._report(unsure=self._is_unsure())
 
-    def _report(self, *, unsure: bool) -> VerifyReport:
-        request, compared = self.evidence.request, [table for table in self.tables if table.rows is not None]
-        return VerifyReport(
-            transactional_id=request.options.transactional_id,
-            verdict="different" if self.differences.counts else "inconclusive" if unsure else "same",
-            scope=str(request.scope),
-            up_to=self.evidence.up_to,
-            records=self.records,
-            rows=sum(table.rows or 0 for table in compared) if compared else None,
-            columns=compared[0].columns if len(compared) == 1 else (),
-            tables=tuple(self.tables) if self.evidence.has_several else (),
-            letters=self.letters,
-            batches=self.batches,
-            written=self.written,
-            **self.differences.fields(),
-        )
-
-    def _is_unsure(self) -> bool:
-        """Whether too much was not compared to rely on the rest."""
-        compared = [table for table in self.tables if table.rows is not None]
-        if len(compared) < len(self.tables):
-            return True
-        named = self.evidence.has_several and self.evidence.request.target.table is not None
-        without_table = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
-        without_table -= {letters.topic for letters in self.letters}
-        # Parts that the user has named are compared.
-        if named or not (without_table or not compared):
-            return False
-        # A topic without a table is covered by the history, if that has digests of all records, not only their number.
-        known = self.evidence.claims.from_the_start or not self.evidence.request.scope.is_all
-        covered = known and bool(self.batches) and all(each.digest_same for each in self.batches)
-        if not covered and without_table:
-            why = "no table has their rows, and the history does not have a digest of all of them"
-            what = f"the contents of the records of {', '.join(sorted(without_table))}"
-            self.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
-        return not covered
+def _is_unsure(
+    evidence: Evidence, differences: Differences, tables: Sequence[TableResult], report: VerifyReport
+) -> bool:
+    """Whether too much was not compared to rely on the rest."""
+    compared = [table for table in tables if table.rows is not None]
+    if len(compared) < len(tables):
+        return True
+    named = evidence.has_several and evidence.request.target.table is not None
+    without_table = evidence.claims.topics - {topic for table in compared for topic in table.topics}
+    without_table -= {letters.topic for letters in report.letters}
+    # Parts that the user has named are compared.
+    if named or not (without_table or not compared):
+        return False
+    # A topic without a table is covered by the history, if that has digests of all records, not only their number.
+    known = evidence.claims.from_the_start or not evidence.request.scope.is_all
+    covered = known and bool(report.batches) and all(each.digest_same for each in report.batches)
+    if not covered and without_table:
+        why = "no table has their rows, and the history does not have a digest of all of them"
+        what = f"the contents of the records of {', '.join(sorted(without_table))}"
+        differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
+    return not covered
 
 
 # --- the open transaction --------------------------------------------------------------------------------------------

@@ -167,24 +167,17 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
     """The report for a row that is not taken over, because its driver is or may be alive."""
     if found.settled:
         return found
-    if driver.alive:
-        why = f"its driver is running ({driver.detail}) and settles it by itself"
-    else:
-        why = (
-            f"it is unknown whether its driver is running ({driver.detail}); the state row was changed "
-            f"{row.age_s:.0f} s ago, so it may be"
-        )
+    why = f"its driver is running ({driver.detail}) and settles it by itself"
+    if not driver.alive:
+        changed = f"the state row was changed {row.age_s:.0f} s ago, so it may be"
+        why = f"it is unknown whether its driver is running ({driver.detail}); {changed}"
     flags = sink_flags(options)
     *safe, take_over = remedies(Symptom.DRIVER_ALIVE, found.incident, flags)
     decision = () if found.cause is None else remedies(found.cause, found.incident, flags)
     # Taking over is last: it stops a job, and is of no use if a person has to decide.
     lines = (*safe, *decision, take_over)
-    raise TakeOverRefusedError(
-        transactional_id=found.transactional_id,
-        driver=why,
-        remedies=lines,
-        report=replace(found, reason=f"{found.reason}; {why}", remedies=lines),
-    )
+    report = replace(found, reason=f"{found.reason}; {why}", remedies=lines)
+    raise TakeOverRefusedError(transactional_id=found.transactional_id, driver=why, remedies=lines, report=report)
 
 
 #: Default number of entries, if neither a number nor a time is given.

@@ -250,13 +250,8 @@ class Recovery:
 
     def _explained(self, error: HaltError) -> HaltError:
         named = self.losses.name(error)
-        report = RecoveryReport(
-            transactional_id=named.transactional_id,
-            settled=False,
-            cause=named.cause,
-            reason=named.reason,
-            facts=named.facts,
-        ).with_remedies(sink_flags(self._options))
+        same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
+        report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
         return replace(named, remedies=report.remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
@@ -425,18 +420,15 @@ class Recovery:
         self._store.note_action(self._transactional_id, row.generation, action, did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
-        report = replace(
-            self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, facts=halt.facts
-        ).with_remedies(sink_flags(self._options))
+        told = {name: getattr(halt, name) for name in ("cause", "reason", "facts")}
+        report = replace(self._report(findings, row), settled=False, **told).with_remedies(sink_flags(self._options))
         return HaltError(
             transactional_id=self._transactional_id,
-            cause=halt.cause,
             database_side=shown(row),
             kafka_side=str(kafka),
-            reason=halt.reason,
-            facts=halt.facts,
             remedies=report.remedies,
             report=report,
+            **told,
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:

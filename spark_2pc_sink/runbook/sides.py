@@ -58,11 +58,8 @@ class Picture:
     @property
     def facts(self) -> Facts:
         facts = NO_FACTS if self.report is None else self.report.incident
-        return replace(
-            facts,
-            places=", ".join(f"{one.where} at offset {one.start_offset}" for one in self.readers.hanging),
-            owners=self.readers.owners,
-        )
+        places = ", ".join(f"{one.where} at offset {one.start_offset}" for one in self.readers.hanging)
+        return replace(facts, places=places, owners=self.readers.owners)
 
     @property
     def problem(self) -> Problem:
@@ -198,8 +195,7 @@ def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], 
     that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
     """
     hanging: tuple[HangingTransaction, ...] = ()
-    owners: list[str] = []
-    problem = ""
+    owners, problem = list[str](), ""
     try:
         for topic in sorted(topics):
             hanging += tool.find_hanging(topic=topic)

@@ -60,8 +60,6 @@ _NO_LEADER_YET: Final = _codes(
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE")
 )
 _END: Final = _codes("_PARTITION_EOF")
-#: Codes for the end of a log, and for a log start beyond the requested offset.
-_NOT_THERE: Final = _END | _codes("_AUTO_OFFSET_RESET")
 _TOKENS_SINCE: Final = (2, 13)
 #: Options with the same name in librdkafka.
 _SAME_SETTINGS: Final = (
@@ -78,14 +76,9 @@ _FETCH_BYTES: Final = 512 * 1024
 #: The same for all partitions of a broker. librdkafka needs this much extra room in the largest answer.
 _FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
 _ANSWER_MORE_BYTES: Final = 512
-#: The same for a partition with large batches: only the first batch is sent, and as a whole (KIP-74).
-_FETCH_ONE_BATCH: Final = 1
 #: What librdkafka may read past the requested end before it is stopped: twice its buffer.
 _AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
-_QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
-#: How long a broker delays the answer at the end of a log.
-_FETCH_WAIT_MS: Final = 10
 #: How long a request for messages waits for more of them, or for a leader.
 _POLL_S: Final = 0.02
 #: Up to this distance the reader reads on to the next record; beyond it, it seeks.
@@ -205,9 +198,7 @@ class TopicReader:
     @contextmanager
     def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
         """A consumer. One that does not close, because librdkafka is stuck, is left until the process ends."""
-        dense, bytes_max = self._batch_check.dense, self._batch_check.bytes_max
-        reading = _reading(committed=committed, batch_bytes_max=bytes_max, dense=dense)
-        consumer = Consumer(self._settings | reading, logger=_log)
+        consumer = Consumer(self._settings | _reading(self._batch_check, committed=committed), logger=_log)
         try:
             with self._translated("Fetch"):
                 yield consumer
@@ -256,7 +247,8 @@ class TopicReader:
         """The records among messages of one partition; notes if its end is reached."""
         errors = [error for message in messages if (error := message.error()) is not None]
         for error in errors:
-            if error.code() not in (_NOT_THERE if lenient else _END):
+            # The other code is that of a log start beyond the requested offset.
+            if error.code() not in (_END | _codes("_AUTO_OFFSET_RESET") if lenient else _END):
                 raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
         end = ends[place]
         # At the end of a log a reader gets its position: the last offsets may be markers instead of records.
@@ -314,7 +306,7 @@ def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaE
     return kind(api=operation, code=code, name=error.name(), detail=text)
 
 
-def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str, Any]:
+def _reading(check: BatchCheck, *, committed: bool) -> dict[str, Any]:
     return {
         "group.id": "spark-2pc-verify",  # never joined: partitions are assigned by hand
         "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -326,12 +318,14 @@ def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str,
         "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
         "queued.min.messages": 50_000,
         # With a full queue librdkafka pauses fetching for this long; its default second is longer than the queue lasts.
-        "fetch.queue.backoff.ms": _QUEUE_BACKOFF_MS,
-        "fetch.message.max.bytes": _FETCH_ONE_BATCH if dense else _FETCH_BYTES,
+        "fetch.queue.backoff.ms": 10,
+        # Of a partition with large batches only the first batch is sent, and as a whole (KIP-74).
+        "fetch.message.max.bytes": 1 if check.dense else _FETCH_BYTES,
         "fetch.max.bytes": _FETCH_ALL_BYTES,
         # It also limits the decompressed size of a batch with zstd, snappy or lz4 in librdkafka.
-        "receive.message.max.bytes": batch_bytes_max,
-        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "receive.message.max.bytes": check.bytes_max,
+        # How long a broker delays the answer at the end of a log.
+        "fetch.wait.max.ms": 10,
     }
 
 

@@ -45,14 +45,9 @@ class Sum:
 
 @dataclass
 class SinkCounts:
-    """Totals of a sink since the first look at it, as far as the history has them.
+    """Totals of a sink since the first look at it, as far as the history has them."""
 
-    Attributes:
-        counted: number of the newest line in them.
-        steps: seconds by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
-        source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
-    """
-
+    #: Number of the newest line in them.
     counted: int = 0
     batches: int = 0
     resends: int = 0
@@ -61,7 +56,9 @@ class SinkCounts:
     record_bytes: int = 0
     bad_rows: int = 0
     seconds: Sum = field(default_factory=Sum)
+    #: Seconds by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
     steps: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    #: source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
     source_lag: float | None = None
     event_delay_s: float | None = None
 

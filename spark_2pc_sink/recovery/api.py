@@ -194,12 +194,9 @@ _SETTLED_ONLY: Final = (EMPTY, PASSED, NOTED)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchEntry:
-    """A batch in the database.
+    """A batch in the database."""
 
-    Attributes:
-        at: when it was decided; for a batch without rows (`event`), when it was noted.
-    """
-
+    #: When it was decided; for a batch without rows (`event`), when it was noted.
     at: datetime
     transactional_id: str
     event: str

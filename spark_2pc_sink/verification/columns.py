@@ -63,38 +63,32 @@ ORDER BY i.indisprimary DESC, i.indexrelid
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table.
-
-    Attributes:
-        type_name: stored type as SQL, such as 'numeric(10,2)'; the base type for a domain.
-        base: ``pg_type.typname`` of the stored type; '' if it is not built in.
-        generated: the table computes it.
-        filled: the table sets it if a row omits it.
-        loose_collation: as SQL, a collation under which different texts are equal; '' for none.
-        identity: UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
-    """
+    """One column of the table."""
 
     name: str
+    #: Stored type as SQL, such as 'numeric(10,2)'; the base type for a domain.
     type_name: str
+    #: ``pg_type.typname`` of the stored type; '' if it is not built in.
     base: str
     is_array: bool = False
+    #: The table computes it.
     generated: bool = False
+    #: The table sets it if a row omits it.
     filled: bool = False
+    #: As SQL, a collation under which different texts are equal; '' for none.
     loose_collation: str = ""
+    #: UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
     identity: bool = False
 
 
 @dataclass(frozen=True)
 class TableShape:
-    """A table as the catalogue describes it; the primary key is the first of the unique keys.
-
-    Attributes:
-        hidden_from: the role for which row-level security may hide rows; '' if it hides none.
-    """
+    """A table as the catalogue describes it; the primary key is the first of the unique keys."""
 
     table: TableName
     columns: tuple[Column, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
+    #: The role for which row-level security may hide rows; '' if it hides none.
     hidden_from: str = ""
 
 
@@ -127,19 +121,16 @@ class _Number(str):
 
 @dataclass
 class FieldFacts:
-    """Forms of one field's values in the sample.
+    """Forms of one field's values in the sample."""
 
-    Attributes:
-        fraction_digits: fractional digits of the second in timestamps; -1 if there are none.
-        point: a number has a decimal point or an exponent.
-        text, other: a value is a text, and an object or an array.
-        zoned: such a value contains a timestamp in a time zone other than UTC.
-    """
-
+    #: Fractional digits of the second in timestamps; -1 if there are none.
     fraction_digits: int = -1
+    #: A number has a decimal point or an exponent.
     point: bool = False
+    #: text, other: a value is a text, and an object or an array.
     text: bool = False
     other: bool = False
+    #: Such a value contains a timestamp in a time zone other than UTC.
     zoned: bool = False
 
     def note(self, value: object) -> None:
@@ -196,38 +187,32 @@ _USUAL_DIGITS: Final = 3
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """Rule by which one column is compared.
-
-    Attributes:
-        field: the record's field.
-        field_type: PostgreSQL type that the field is read as.
-        read: SQL that converts the raw field to what the next two see under its name.
-        of_record, of_table: SQL for the compared forms of the two sides.
-        of_row: SQL for the column's value in a row that is made from the record.
-    """
+    """Rule by which one column is compared."""
 
     name: str
+    #: The record's field.
     field: str
+    #: PostgreSQL type that the field is read as.
     field_type: str
+    #: SQL that converts the raw field to what the next two see under its name.
     read: str
+    #: of_record, of_table: SQL for the compared forms of the two sides.
     of_record: str
     of_table: str
+    #: SQL for the column's value in a row that is made from the record.
     of_row: str
 
 
 @dataclass(frozen=True)
 class ComparedColumns:
-    """The columns that are compared, in the order of the table.
-
-    Attributes:
-        unseen: fields of columns that are in no record of the sample: records with one must be looked for.
-        not_checked: columns and fields that are omitted, and why.
-        given: the user's expressions by column; empty if the value's fields are used.
-    """
+    """The columns that are compared, in the order of the table."""
 
     columns: tuple[ComparedColumn, ...]
+    #: Fields of columns that are in no record of the sample: records with one must be looked for.
     unseen: tuple[str, ...] = ()
+    #: Columns and fields that are omitted, and why.
     not_checked: tuple[NotChecked, ...] = ()
+    #: The user's expressions by column; empty if the value's fields are used.
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -320,19 +305,16 @@ def _why_left(column: Column, found: FieldFacts | None, path: Sequence[str]) -> 
 
 
 class _Form(NamedTuple):
-    """Conversion of a type's values to the compared form.
+    """Conversion of a type's values to the compared form."""
 
-    Attributes:
-        kind: PostgreSQL type that the field is read as.
-        record, table: convert each side to the form.
-        row: gives the column's value; None if ``record`` does.
-        spell: makes a ``kind`` of the field's text; None if PostgreSQL reads the text directly.
-    """
-
+    #: PostgreSQL type that the field is read as.
     kind: str
+    #: record, table: convert each side to the form.
     record: Callable[[str], str] = str
     table: Callable[[str], str] = str
+    #: Gives the column's value; None if ``record`` does.
     row: Callable[[str], str] | None = None
+    #: Makes a ``kind`` of the field's text; None if PostgreSQL reads the text directly.
     spell: Callable[[str], str] | None = None
 
 

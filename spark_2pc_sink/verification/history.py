@@ -108,35 +108,32 @@ def _seed(topic: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryBatch:
-    """One batch of the history, and what the topics' logs say of it.
-
-    Attributes:
-        decision: number of its history line.
-        digest: '' if an operator has accepted any.
-        ranges: the first and the last offset in each partition.
-        gone: its topics that do not exist any more, or were created again.
-        decided_at: by the database's clock; None if unknown.
-        rows: number of rows it wrote to all tables.
-        outputs: number of rows or records of each output, by its text; empty if the history lacks them.
-        in_doubt: the database has decided it, and according to the state row, Kafka lacks it.
-        unknown: why it cannot be compared; '' if it can. Its ranges still explain records.
-        hidden: why read_committed consumers do not see it; '' if they do.
-        in_scope: it is to be compared.
-    """
+    """One batch of the history, and what the topics' logs say of it."""
 
     batch: int | None
+    #: Number of its history line.
     decision: int
     records: int = 0
+    #: '' if an operator has accepted any.
     digest: str = ""
+    #: The first and the last offset in each partition.
     ranges: Ranges = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: Its topics that do not exist any more, or were created again.
     gone: frozenset[str] = frozenset()
+    #: By the database's clock; None if unknown.
     decided_at: datetime | None = None
+    #: Number of rows it wrote to all tables.
     rows: int = 0
+    #: Number of rows or records of each output, by its text; empty if the history lacks them.
     outputs: Mapping[str, int] = field(default_factory=dict)
+    #: The database has decided it, and according to the state row, Kafka lacks it.
     in_doubt: bool = False
+    #: Why it cannot be compared; '' if it can. Its ranges still explain records.
     unknown: str = ""
+    #: Why read_committed consumers do not see it; '' if they do.
     hidden: str = ""
+    #: It is to be compared.
     in_scope: bool = True
 
     @property
@@ -151,19 +148,16 @@ class HistoryBatch:
 
 @dataclass(frozen=True)
 class TopicLogs:
-    """The topics of a sink as Kafka describes them.
+    """The topics of a sink as Kafka describes them."""
 
-    Attributes:
-        topic_ids: ids of the topics that exist; '' if the brokers have no ids.
-        starts: the first retained offset of each partition.
-        ends, written: one past the last offset that read_committed consumers see, and one past that of the log.
-        compacted: topics whose superseded records the brokers remove.
-    """
-
+    #: Ids of the topics that exist; '' if the brokers have no ids.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: The first retained offset of each partition.
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: ends, written: one past the last offset that read_committed consumers see, and one past that of the log.
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     written: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Topics whose superseded records the brokers remove.
     compacted: frozenset[str] = frozenset()
 
     def replaced(self, claim: HistoryBatch) -> frozenset[str]:
@@ -177,17 +171,14 @@ class TopicLogs:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """All batches in the history, the oldest first, each with its last attempt.
-
-    Attributes:
-        newest_query: index of the first claim of the query that owns the state row: batch ids are its own from there.
-        from_the_start: no batch of the sink is older than these.
-        skipped: pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
-    """
+    """All batches in the history, the oldest first, each with its last attempt."""
 
     claims: tuple[HistoryBatch, ...] = ()
+    #: Index of the first claim of the query that owns the state row: batch ids are its own from there.
     newest_query: int = 0
+    #: No batch of the sink is older than these.
     from_the_start: bool = False
+    #: Pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
     skipped: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -286,16 +277,13 @@ class Unclaimed:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive records of one claim, or of none, from index ``start`` to ``stop`` of the input.
-
-    Attributes:
-        claim: index; -1 for none.
-        order: index of the claim that they belong to, or follow; -1 for records before the first claim.
-    """
+    """Consecutive records of one claim, or of none, from index ``start`` to ``stop`` of the input."""
 
     start: int
     stop: int
+    #: Index; -1 for none.
     claim: int
+    #: Index of the claim that they belong to, or follow; -1 for records before the first claim.
     order: int
 
 

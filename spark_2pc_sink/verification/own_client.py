@@ -72,20 +72,17 @@ class _Scan:
 
 @dataclass(kw_only=True)
 class BatchCheck:
-    """Checks batches before librdkafka reads them.
+    """Checks batches before librdkafka reads them."""
 
-    Attributes:
-        options: how to reach the brokers. A request may take ``max_block_ms``.
-        bytes_max: limit of a batch's decompressed size.
-        together_bytes: bytes of the batches that librdkafka reads from one log at once.
-        ahead_bytes: how far librdkafka may read past the requested end. Later records there are not checked.
-        dense: whether batches that are read at once become more than one alone may.
-    """
-
+    #: How to reach the brokers. A request may take ``max_block_ms``.
     options: KafkaOptions
+    #: Limit of a batch's decompressed size.
     bytes_max: int
+    #: Bytes of the batches that librdkafka reads from one log at once.
     together_bytes: int
+    #: How far librdkafka may read past the requested end. Later records there are not checked.
     ahead_bytes: int
+    #: Whether batches that are read at once become more than one alone may.
     dense: bool = False
     _seen: dict[TopicPartition, _Scan] = field(default_factory=dict)
 

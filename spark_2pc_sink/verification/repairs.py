@@ -160,16 +160,13 @@ def why_unsendable(key: str | None, value: str) -> str:
 
 
 class RecordKey(NamedTuple):
-    """Source of the key in a record that is made from a row.
+    """Source of the key in a record that is made from a row."""
 
-    Attributes:
-        column: column whose text it is; None for a record without a key.
-        note: a sentence for the page of the files.
-        unknown: why it cannot be made; '' if it can.
-    """
-
+    #: Column whose text it is; None for a record without a key.
     column: str | None
+    #: A sentence for the page of the files.
     note: str = ""
+    #: Why it cannot be made; '' if it can.
     unknown: str = ""
 
 

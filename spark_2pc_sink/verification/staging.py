@@ -97,18 +97,15 @@ FULL JOIN (SELECT *, row_number() OVER (PARTITION BY pair ORDER BY at) AS n FROM
 
 @dataclass(frozen=True)
 class Statements:
-    """SQL statements of one comparison. Parameters that are records, places and offsets are SQL literals.
-
-    Attributes:
-        key: the columns that identify a row, perhaps a unique key of the table; () if there are none.
-        partitions: partitions of the records, in order. A record's place is the number of its batch times their number,
-            plus the index of its partition.
-    """
+    """SQL statements of one comparison. Parameters that are records, places and offsets are SQL literals."""
 
     target: Target
     table: TableName
     compared: ComparedColumns
+    #: The columns that identify a row, perhaps a unique key of the table; () if there are none.
     key: tuple[str, ...] = ()
+    #: Partitions of the records, in order. A record's place is the number of its batch times their number, plus the
+    #: index of its partition.
     partitions: tuple[TopicPartition, ...] = ()
 
     def place(self, order: int, partition: TopicPartition) -> int:

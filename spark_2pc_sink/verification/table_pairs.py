@@ -47,22 +47,19 @@ class NotedLayout:
 
 @dataclass(frozen=True)
 class TablePair:
-    """A table, and the topics that describe its rows.
+    """A table, and the topics that describe its rows."""
 
-    Attributes:
-        layout: layout of the table's lane, with the records that describe its rows, or without records if none do. None
-            if the sink has noted nothing.
-        refusal: why no topic describes its rows; None if one does.
-        topics: by index of a claim, the topics that describe its rows: empty if it did not write the table, and None
-            if it did and no topic describes the rows.
-        before: the same for records older than all claims.
-        unordered: records of a key have no order within a batch.
-    """
-
+    #: Layout of the table's lane, with the records that describe its rows, or without records if none do. None if the
+    #: sink has noted nothing.
     layout: SinkLayout | None
+    #: Why no topic describes its rows; None if one does.
     refusal: NotComparableError | None = None
+    #: By index of a claim, the topics that describe its rows: empty if it did not write the table, and None if it did
+    #: and no topic describes the rows.
     topics: tuple[frozenset[str] | None, ...] = ()
+    #: The same for records older than all claims.
     before: frozenset[str] | None = None
+    #: Records of a key have no order within a batch.
     unordered: bool = False
 
     @property

@@ -82,16 +82,13 @@ def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | Non
 
 @dataclass(frozen=True)
 class ValueFields:
-    """The fields of a value that is an object.
+    """The fields of a value that is an object."""
 
-    Attributes:
-        every_column: each column of the row is a field of its name.
-        named: the expression of a field, in its plain form, to the field's name.
-        spread: structs whose fields are fields of the value.
-    """
-
+    #: Each column of the row is a field of its name.
     every_column: bool = False
+    #: The expression of a field, in its plain form, to the field's name.
     named: Mapping[str, str] = field(default_factory=dict)
+    #: Structs whose fields are fields of the value.
     spread: tuple[str, ...] = ()
 
     def path_of(self, expression: str) -> tuple[str, ...]:
@@ -248,32 +245,29 @@ def _refused(text: str, rule: str) -> ConfigurationError:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the sink writes, and how.
-
-    Attributes:
-        mode: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
-        keys: the columns that identify a row; () if none were given.
-        order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
-        record_columns: expressions by column, if the value of a record is not the row.
-        key_column: the column whose text is the record's key; None if unknown.
-        update_columns: columns of a row that later records change; None for all.
-        unchanged: columns that the last record of a row may omit (``unchanged_when``).
-        noted: key and order columns that the sink has noted and the caller has not named.
-        sources: the part of a record that a column is made from.
-        refusal: why records do not describe the rows of the table; None if they do.
-    """
+    """What the sink writes, and how."""
 
     table: str | None = None
+    #: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
     mode: Mode = "append"
+    #: The columns that identify a row; () if none were given.
     keys: tuple[str, ...] = ()
+    #: SQL over compared columns whose greatest value wins among records of one key; None for none.
     order_by: str | None = None
     late_rows: LateRows = "replace"
+    #: Expressions by column, if the value of a record is not the row.
     record_columns: Mapping[str, str] = field(default_factory=dict)
+    #: The column whose text is the record's key; None if unknown.
     key_column: str | None = None
+    #: Columns of a row that later records change; None for all.
     update_columns: tuple[str, ...] | None = None
+    #: Columns that the last record of a row may omit (``unchanged_when``).
     unchanged: tuple[str, ...] = ()
+    #: Key and order columns that the sink has noted and the caller has not named.
     noted: tuple[str, ...] = ()
+    #: The part of a record that a column is made from.
     sources: RecordSources = RecordSources(SinkLayout())
+    #: Why records do not describe the rows of the table; None if they do.
     refusal: NotComparableError | None = None
 
     def __post_init__(self) -> None:

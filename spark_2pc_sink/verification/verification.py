@@ -115,14 +115,7 @@ def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequ
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All evidence except the records and the rows.
-
-    Attributes:
-        noted: the layouts of all its claims that are still known, the oldest first.
-        others: layouts of other sinks in the same state table, by transactional id.
-        ends: end of the compared records, by partition.
-        is_open: there is one claim, the open transaction.
-    """
+    """All evidence except the records and the rows."""
 
     request: VerifyRequest
     snapshot: Snapshot
@@ -130,9 +123,13 @@ class Evidence:
     reader: TopicReader
     claims: Claims
     logs: TopicLogs
+    #: End of the compared records, by partition.
     ends: Mapping[TopicPartition, int]
+    #: The layouts of all its claims that are still known, the oldest first.
     noted: Sequence[NotedLayout] = ()
+    #: Layouts of other sinks in the same state table, by transactional id.
     others: Mapping[str, SinkLayout] = field(default_factory=dict)
+    #: There is one claim, the open transaction.
     is_open: bool = False
 
     @property

@@ -155,9 +155,7 @@ class LostCommits:
     def pass_gap(self, row: StateRow, batch_id: int, error: HaltError) -> StateRow:
         """Continue after the batches between the row's and the one that Spark has passed.
 
-        Raises:
-            HaltError: they were not named; it lists them.
-            ConfigurationError: the named batches are not the missing ones; nothing was changed.
+        Raises HaltError if they were not named, and ConfigurationError if others were; nothing was changed.
         """
         known = row.batch_id is not None
         if self.accepted is None and (not known or error.cause is HaltCause.NOT_HANDED_OVER):
@@ -274,14 +272,9 @@ _BY_MARKER: Final = {
 def ask_the_log(kafka: KafkaSide, row: StateRow, deadline: Deadline) -> Resolution | Halt:
     """Read one partition after another until one tells how the transaction of a decided row ended.
 
-    After the deadline no further partition is read; the first one always is.
-
-    Returns:
-        The verdict of the first partition with a marker. Otherwise wait, if the transaction is open in one; or halt,
-        with the result of each.
-
-    Raises:
-        KafkaError, KafkaTimeoutError: no partition could be read because the cluster is unusable.
+    After the deadline no further partition is read; the first one always is. Without a marker the verdict is to wait,
+    if the transaction is open in one; or a halt, with the result of each. Raises KafkaError or KafkaTimeoutError if no
+    partition could be read because the cluster is unusable.
     """
     producer = PreparedTxnState(row.prepared_transaction_state).producer
     if producer is None or not row.kafka_offsets:
@@ -409,12 +402,7 @@ class Diagnosis:
         return check_kept(self.kafka, row, resolution)
 
     def dry_run(self) -> RecoveryReport:
-        """Report what a recovery would do, without claiming and without changing either side.
-
-        Raises:
-            KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
-            RemoteProtocolError: Kafka shows a transaction state that this version does not know.
-        """
+        """Report what a recovery would do, without claiming and without changing either side."""
         self.kafka.refresh()
         return self.judge(self.store.read_standing(self.options.transactional_id), self.view_kafka())
 

@@ -50,13 +50,9 @@ _KEEP_PREPARED_REFUSED: Final = frozenset(
 def commit_prepared(
     kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState, *, take_over: bool
 ) -> PreparedTxnState | None:
-    """End the transaction of a decided row with COMMIT.
+    """End the transaction of a decided row with COMMIT; raises InDoubtError if there was no answer in time.
 
-    Returns:
-        The producer id and epoch at which Kafka shows the end; None if the answer was not success: poll again.
-
-    Raises:
-        InDoubtError: there was no answer in time.
+    Returns the producer id and epoch at which Kafka shows the end; None if the answer was not success: poll again.
     """
     assert prepared.producer is not None, "a decided row names a producer id and epoch"
     producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
@@ -461,9 +457,6 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
     """Resend the owed batch of a row that was just recovered, decide it again at the new epoch, and complete it.
 
     After any error the next recovery continues from there: the row is still owed, or decided at the new epoch.
-
-    Returns:
-        The same with the resulting row, and the producer id and epoch to use next.
 
     Raises:
         HaltError: the kept records are not those of the batch, or there are none.

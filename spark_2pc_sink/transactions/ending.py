@@ -117,16 +117,12 @@ _FIRST_COORDINATOR_EPOCH: Final = 0
 
 @dataclass(frozen=True)
 class AbortTarget:
-    """The open transaction to abort, identified by its first offset or its pair.
-
-    Args:
-        producer: its pair, instead of ``start_offset``.
-        coordinator_epoch: for the marker; None uses the leader's last known one.
-    """
+    """The open transaction to abort, identified by its first offset or its pair."""
 
     partition: TopicPartition
     start_offset: int | None
     producer: ProducerIdAndEpoch | None
+    #: For the marker; None uses the leader's last known one.
     coordinator_epoch: int | None
 
     def matches(self, found: OpenTransaction) -> bool:
@@ -328,11 +324,7 @@ class KnownSinks:
 
 
 def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, ...]:
-    """Remedies for a transaction that its coordinator knows.
-
-    Args:
-        is_sink: whether it belongs to a sink; None if no database was asked.
-    """
+    """Remedies for a transaction that its coordinator knows; ``is_sink`` is None if no database was asked."""
     if owner.state != TransactionState.ONGOING:
         wait = f"wait: its markers are being written ({owner.state}); if that state stays, a leader has refused one"
         return (f"{wait} (see the log of broker {owner.coordinator}), and a restart of that broker sends them again",)
@@ -348,11 +340,7 @@ def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, 
 
 
 def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
-    """Remedies for a hanging transaction.
-
-    Args:
-        sink: the owning sink's transactional id; None if unknown.
-    """
+    """Remedies for a hanging transaction; ``sink`` is the owning sink's transactional id, None if unknown."""
     where = f"--topic {shlex.quote(found.topic)} --partition {found.partition} --start-offset {found.start_offset}"
     change = f"readers never see its records in {found.where}; refused if a coordinator knows it"
     abort = remedy(f"{_TOOL} abort {where}", change)
@@ -367,11 +355,7 @@ def about_id(command: str, transactional_id: str, change: str) -> str:
 
 
 def with_cluster(remedies: Iterable[str], connection: NamedConnection) -> tuple[str, ...]:
-    """The remedies with complete commands.
-
-    Args:
-        connection: the cluster's address. A database not named in it must be added by the operator, as a URL.
-    """
+    """The remedies with complete commands; a database that is not named must be added by the operator, as a URL."""
 
     def named(found: re.Match[str]) -> str:
         words = [found[0], connection.words] if connection.words else [found[0]]

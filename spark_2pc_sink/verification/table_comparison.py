@@ -104,21 +104,18 @@ def read_all(
 
 @dataclass
 class TableComparison:
-    """Compares one table; ``directory`` is for files with missing records and rows, None for none.
-
-    Attributes:
-        written: files with the records or rows that either side lacks.
-        records: if not all rows were compared, number of records compared; with upserts, the last of each key.
-        in_table: number of these that have a row; None if the table was not compared.
-    """
+    """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
     evidence: Evidence
     differences: Differences
     pair: TablePair
     directory: Path | None
     read: ValueReader = unchanged
+    #: Files with the records or rows that either side lacks.
     written: tuple[str, ...] = ()
+    #: If not all rows were compared, number of records compared; with upserts, the last of each key.
     records: int = 0
+    #: Number of these that have a row; None if the table was not compared.
     in_table: int | None = None
 
     def __post_init__(self) -> None:

@@ -132,8 +132,6 @@ def _kafka_flags(given: argparse.Namespace) -> list[str]:
     return [text for prefix in _PLACES for text in getattr(given, f"{prefix}kafka", [])]
 
 
-# --- flags --------------------------------------------------------------------------------------------------------
-
 #: Options whose flags have another form, or are added by another function.
 _OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *READER_FLAGS)
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions) if item.name != "kafka"}
@@ -238,9 +236,6 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
     return {name: value for name, value in found.options.items() if name in names}
 
 
-# --- Kafka --------------------------------------------------------------------------------------------------------
-
-
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
     """Add the flags; ``prefix`` is `OUTER` for those before the command's name."""
     about = "brokers, separated by commas"
@@ -279,9 +274,6 @@ def _as_property(text: str) -> tuple[str, str]:
     if not equals:
         raise refused("--kafka", text, "must have the form KEY=VALUE", "pass bootstrap.servers=host:9092")
     return name, value
-
-
-# --- the reason for a decision ------------------------------------------------------------------------------------
 
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:

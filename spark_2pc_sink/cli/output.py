@@ -71,8 +71,6 @@ def leave_output() -> None:
     os.close(nowhere)
 
 
-# --- results ------------------------------------------------------------------------------------------------------
-
 #: Name and version of the schema. It grows if a field is removed or changes its meaning; new ones may be added.
 FORMAT: Final = "spark-2pc/1"
 

@@ -75,8 +75,6 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-# --- the commands --------------------------------------------------------------------------------------------------
-
 _COORDINATOR = """\
 Starts a single Kafka node without Java: real Kafka clients use it like Apache Kafka 4.4.0, including transactions,
 two-phase commit and consumer groups. Stop it with SIGTERM; a kill loses nothing that was acknowledged.

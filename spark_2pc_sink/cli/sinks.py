@@ -21,8 +21,6 @@ from spark_2pc_sink.recovery.report import IN_DOUBT, StatusReport
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport
 
-# --- the text of a status -------------------------------------------------------------------------------------------
-
 #: Maximum of listed sinks; beyond it, fine sinks are only counted.
 ROWS_MAX: Final = 20
 #: Sinks in doubt whose details are printed below the list by default.
@@ -75,8 +73,6 @@ def _unread(found: StatusReport) -> list[tuple[str, str]]:
     sides = (("Kafka", found.kafka_problem), ("the database", found.database_problem))
     return [(side, problem) for side, problem in sides if problem]
 
-
-# --- status ---------------------------------------------------------------------------------------------------------
 
 #: How long ``--wait`` waits by default, in seconds: a restart with its recovery takes less.
 WAIT_S: Final = 60
@@ -177,8 +173,6 @@ def _say(line: str) -> None:
     sys.stderr.write(f"spark-2pc: {line}\n")
     sys.stderr.flush()
 
-
-# --- recover --------------------------------------------------------------------------------------------------------
 
 _RECOVER_EXITS: Final = (
     "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "

@@ -150,9 +150,6 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", required=True, type=int, metavar="N")
 
 
-# --- commands ----------------------------------------------------------------------------------------------------
-
-
 def _list(given: argparse.Namespace) -> CommandResult:
     same = ("running_longer_than_ms", "transactional_id_pattern", "broker_id")
     asked = {name: getattr(given, name) for name in same}

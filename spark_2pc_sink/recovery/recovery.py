@@ -441,7 +441,6 @@ class Recovery:
         )
 
 
-# --- the records of a service -----------------------------------------------------------------------------------------
 # Spark replays micro-batches, but a service's transactions are not replayed. So a decided transaction also stores its
 # records, if Kafka may abort it after the decision: without two-phase commit a broker ends every transaction that lasts
 # too long, even if its driver has died between the two commits.

@@ -392,9 +392,6 @@ def _row_fields(row: StateRow | None) -> dict[str, Any] | None:
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
 
-# --- the commands of a sink -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class NamedConnection:
     """Both sides as words of a command."""
@@ -451,8 +448,6 @@ def _kafka(kafka: KafkaOptions) -> list[str]:
     secured = [] if kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
     return [*flags({"bootstrap_server": ",".join(kafka.bootstrap_servers)}), *secured]
 
-
-# --- the status of many sinks -----------------------------------------------------------------------------------------
 
 #: Order of a summary: fine sinks are first, as most are.
 _SUMMED_UP: Final[tuple[Condition, ...]] = ("fine", "at_work", "in_doubt", "owed", "unclear", "not_known", "elsewhere")

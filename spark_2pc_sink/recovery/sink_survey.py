@@ -113,8 +113,6 @@ class SinkSurvey:
             note=note,
         )
 
-    # --- the database ----------------------------------------------------------------------------------------------
-
     def _read_database(self) -> Survey:
         with closing(self._store):
             return self._store.survey(self._only)
@@ -155,8 +153,6 @@ class SinkSurvey:
             f"table {table} {state}: no sink has run with it, or the sinks use another table (state_schema, "
             "state_table) or database"
         )
-
-    # --- Kafka -----------------------------------------------------------------------------------------------------
 
     def _ask_kafka(self, survey: Future[Survey], end_of_database: Deadline) -> None:
         end = self._until(_KAFKA_PERCENT)

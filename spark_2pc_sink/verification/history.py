@@ -369,9 +369,6 @@ def headers_of(message: Message) -> Headers | None:
     return cast("Headers | None", message.headers())
 
 
-# --- the judgement ----------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class HistoryCheck:
     evidence: Evidence

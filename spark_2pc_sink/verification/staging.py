@@ -283,8 +283,6 @@ def planned(
     return Statements(target, shape.table, compared, key, tuple(partitions))
 
 
-# --- staging ----------------------------------------------------------------------------------------------------------
-
 SESSIONS: Final = 2
 CHUNK_RECORDS_MAX: Final = 4_000
 CHUNK_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -317,12 +315,9 @@ class NewFieldsError(Exception):
 
 
 class RecordTexts:
-    """Makes a record's JSON text for PostgreSQL.
+    """Makes a record's JSON text for PostgreSQL: its value, or the parts that the user's ``expressions`` need.
 
-    Args:
-        expressions: the user's; if there are none, the value is the text.
-        read: converts a value to JSON.
-        tombstone: the text of a record without a value, by its key; None if it is treated like any other.
+    ``tombstone`` makes the text of a record without a value, by its key; None if it is treated like any other.
     """
 
     def __init__(

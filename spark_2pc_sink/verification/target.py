@@ -10,10 +10,9 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
 from spark_2pc_sink.options.settings import refused
@@ -223,24 +222,21 @@ def parse_record_columns(text: str | None) -> dict[str, str]:
     """Split ``column = expression, …`` at the commas outside of parentheses and quotes."""
     if text is None:
         return {}
+    remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
+    wrong = partial(refused, "record_columns", text, remedy=remedy)
     outside = [(found.start(), found["character"]) for found in _TOKEN.finditer(text) if found["character"]]
     parts = None if any(character in "'\"" for _, character in outside) else split_list(text, outside)
     if parts is None:
-        raise _refused(text, "every quote and parenthesis must be closed")
+        raise wrong("every quote and parenthesis must be closed")
     columns: dict[str, str] = {}
     for part in parts:
         name, equals, expression = part.partition("=")
         if not equals or not expression.strip() or expression.lstrip().startswith("="):
-            raise _refused(text, "must be parts of the form column = SQL expression, separated by commas")
+            raise wrong("must be parts of the form column = SQL expression, separated by commas")
         columns[parse_identifier(name.strip(), option="record_columns")] = expression.strip()
     if len(columns) < len(parts):
-        raise _refused(text, "each column must occur once")
+        raise wrong("each column must occur once")
     return columns
-
-
-def _refused(text: str, rule: str) -> ConfigurationError:
-    remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
-    return refused("record_columns", text, rule, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,8 +107,6 @@ class TopicReader:
             options=options, bytes_max=bytes_max, together_bytes=_FETCH_BYTES, ahead_bytes=_AHEAD_BYTES
         )
 
-    # --- topics ----------------------------------------------------------------------------------------------------
-
     def cluster_id(self) -> str:
         """The id of the cluster, by the first request to the brokers; AuthorizationError if they refuse the login."""
         with self._translated("DescribeCluster"):
@@ -167,8 +165,6 @@ class TopicReader:
                 if wanted:
                     time.sleep(_POLL_S)
         return found
-
-    # --- records ---------------------------------------------------------------------------------------------------
 
     def read(self, bounds: Ranges, *, committed: bool = True) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         """Records from the first offset of each partition up to the second, without it; portions of one partition each.
@@ -293,9 +289,6 @@ def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tu
 
 def _place(message: Message) -> tuple[str, int]:
     return message.topic() or "", message.partition() or 0
-
-
-# --- librdkafka ----------------------------------------------------------------------------------------------------
 
 
 def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaError | KafkaTimeoutError:

@@ -251,9 +251,6 @@ def _why_hidden(claim: HistoryBatch, reader: TopicReader, logs: TopicLogs, row: 
     return f"an open transaction blocks consumers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""
 
 
-# --- the procedure ----------------------------------------------------------------------------------------------------
-
-
 def run(request: VerifyRequest) -> VerifyReport:
     with gathered(request) as evidence:
         if evidence.row is None:
@@ -333,9 +330,6 @@ def _is_unsure(
         what = f"the contents of the records of {', '.join(sorted(without_table))}"
         differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
     return not covered
-
-
-# --- the open transaction --------------------------------------------------------------------------------------------
 
 
 def run_open(request: VerifyRequest) -> VerifyReport:

@@ -77,12 +77,12 @@ def _moment(text: str) -> datetime:
 def _line(entry: Entry) -> tuple[str, ...]:
     what, who, reason, detail = _batch(entry) if isinstance(entry, BatchEntry) else _action(entry)
     batch = "" if entry.batch_id is None else str(entry.batch_id)
-    return _shown(entry.at), entry.transactional_id, what, batch, who, reason, detail
+    return utc(entry.at, timespec="seconds"), entry.transactional_id, what, batch, who, reason, detail
 
 
 def _batch(entry: BatchEntry) -> tuple[str, ...]:
     partitions = [f"{name} {first}..{last}" for name, (first, last) in sorted(entry.kafka_offsets.items())]
-    settled = "" if entry.settled_at is None else f" at {_shown(entry.settled_at)}"
+    settled = "" if entry.settled_at is None else f" at {utc(entry.settled_at, timespec='seconds')}"
     counts = f"{counted(entry.row_count, 'row')}, {counted(entry.record_count, 'record')}"
     shown = first_of(partitions, _PARTITIONS_MAX, "partition")
     return "batch", "", "", "; ".join([f"{entry.event}, now {entry.status}{settled}", counts, *shown])
@@ -98,10 +98,6 @@ def _action(line: ActionLine) -> tuple[str, ...]:
     if "outcome" in line.detail:
         detail = f"{line.detail['outcome']}: {detail}" if detail else str(line.detail["outcome"])
     return line.action, who, _one_line(line.reason or ""), _one_line(detail)
-
-
-def _shown(moment: datetime) -> str:
-    return utc(moment, timespec="seconds")
 
 
 def _one_line(text: str) -> str:

@@ -339,7 +339,8 @@ class Conversation:
             self._accepted.append(choice.accepts)
         command = choice.command(self._sides.sink_flags(transactional_id), keywords)
         done = "\n".join([str(report), "In the history:", *self._sides.last_actions(transactional_id)])
-        self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
+        plain = {name: value.name.lower() if isinstance(value, Enum) else value for name, value in keywords.items()}
+        self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=plain)
 
     def _did(self, text: str, **fields: Any) -> None:
         self._acted = True
@@ -384,7 +385,3 @@ def needs_care(picture: Picture) -> bool:
     """Whether a sink needs a person: not if it is fine, working on a batch, or belongs to another cluster."""
     at_work = picture.report is not None and picture.report.condition == "at_work"
     return not at_work and picture.problem not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
-
-
-def _plain(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.name.lower() if isinstance(value, Enum) else value for name, value in keywords.items()}

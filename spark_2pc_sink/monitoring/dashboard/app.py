@@ -209,10 +209,6 @@ def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - 
     return text, HTTPStatus.BAD_REQUEST, {"Content-Type": "text/plain; charset=utf-8"}
 
 
-#: Pages rendered at the same time; each waits for both sides.
-_THREADS = 8
-
-
 def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT. Prints one line, ``listening on http://HOST:PORT``, when it is ready."""
     listening = socket.create_server((host, port))
@@ -232,7 +228,7 @@ def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
     server = create_server(
         app,
         sockets=[listening],
-        threads=_THREADS,
+        threads=8,  # pages rendered at the same time; each waits for both sides
         ident=None,  # no Server header
         # By default it accepts a gigabyte from any client, into a file, before it calls the application.
         max_request_body_size=FORM_BYTES_MAX,

@@ -152,9 +152,9 @@ def add_options(command: argparse.ArgumentParser, *names: str) -> None:
         command.add_argument(_flag(name), **how)
 
 
-def add_sink_options(command: argparse.ArgumentParser) -> None:
+def add_sink_options(command: argparse.ArgumentParser, options: type[SinkOptions] = SinkOptions) -> None:
     """Add a flag for each option of a sink that no other flag gives and that has a text; see `sourced_value`."""
-    for item in options_of(SinkOptions):
+    for item in options_of(options):
         if item.name not in _OTHER_FLAGS and "Callable" not in kind_of(item):
             why = setting_of(item).why.replace("%", "%%")
             command.add_argument(_flag(item.name), default=argparse.SUPPRESS, metavar="VALUE", help=why)

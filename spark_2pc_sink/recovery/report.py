@@ -506,7 +506,7 @@ class StatusReport:
             word = "healthy" if condition == "fine" else condition.replace("_", " ")
             parts += [f"{len(those)} {word}{oldest}"] if those else []
         parts += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
-        ids = {each.transactional_id for each in (*self.sinks, *self.unreadable)}
+        ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
         return f"{counted(len(ids), 'sink')}{': ' if parts else ''}{', '.join(parts)}"
 
     def as_json(self) -> dict[str, Any]:

@@ -239,11 +239,12 @@ def compared_columns(
     left: list[NotChecked] = []
     types: dict[str, str] = {}
     for column in shape.columns:
+        path: tuple[str, ...] = (column.name,)
         if given:
-            path, found = (column.name,), FieldFacts(fraction_digits=_USUAL_DIGITS)
+            found = FieldFacts(fraction_digits=_USUAL_DIGITS)
             why = "" if column.name in given else lacking
         else:
-            path = (column.name,) if paths is None else paths(column.name)
+            path = path if paths is None else paths(column.name)
             seen = facts.fields.get(path[0]) if path else None
             unseen += path[:1] if seen is None else ()
             why, found = _why_left(column, seen, path), seen or FieldFacts()

@@ -198,6 +198,7 @@ def test_it_asks_for_what_was_said(verify_run: Run) -> None:
         "keys": ["id", "line"],
         "order_by": "at",
         "record_columns": "id = key::bigint",
+        "schema_registry": None,
         "since": 3,
         "last": None,
         "batch": None,

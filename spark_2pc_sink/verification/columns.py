@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: For a column, the record's field that has its value, and the path inside it; () if no field has it.
 Paths: TypeAlias = Callable[[str], tuple[str, ...]]
 
-# --- the table -----------------------------------------------------------------------------------------------------
-
 _FIND: Final = """
 SELECT c.oid::bigint, n.nspname, c.relname,
        CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user::text ELSE '' END
@@ -107,8 +105,6 @@ def read_shape(cursor: Cursor, table: str) -> TableShape:
     return TableShape(TableName(name, schema), columns, tuple(tuple(key) for (key,) in cursor.fetchall()), role)
 
 
-# --- the records ---------------------------------------------------------------------------------------------------
-
 _FRACTION: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.(\d+))?")
 _ZONED: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
 
@@ -169,8 +165,6 @@ def as_object(value: bytes | None) -> Mapping[str, Any] | None:
         return None
     return found if isinstance(found, dict) else None
 
-
-# --- the rules -----------------------------------------------------------------------------------------------------
 
 _TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})

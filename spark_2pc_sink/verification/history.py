@@ -103,9 +103,6 @@ def _seed(topic: str) -> int:
     return xxhash.xxh3_64_intdigest(topic.encode())
 
 
-# --- the batches of the history -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryBatch:
     """One batch of the history, and what the topics' logs say of it."""
@@ -250,9 +247,6 @@ def _claim(line: HistoryLine, before: Sequence[HistoryBatch], *, newest: bool, c
     if claim.records and not claim.ranges:
         return replace(claim, unknown="the history does not have its offsets")
     return claim
-
-
-# --- the records in the topics --------------------------------------------------------------------------------------
 
 
 @dataclass

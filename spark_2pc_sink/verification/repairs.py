@@ -101,8 +101,6 @@ def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     return tuple(steps)
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
-
 READER: Final = "console-producer-reader.properties"
 UNSENDABLE: Final = "records_for_another_producer.jsonl"
 #: Files of rows that Kafka has and the table lacks, and of records that the table has and Kafka lacks.

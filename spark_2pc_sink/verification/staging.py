@@ -164,9 +164,6 @@ class Statements:
             f"ALTER TABLE pg_temp.verify_winners RENAME TO {table}"
         )
 
-    def of_batch(self, order: int) -> str:
-        return f"place / {len(self.partitions)} = {order + 1}"
-
     def fingerprints(self, *, staged: bool) -> str:
         """Bucket, number of hashes and their sum, of staged records or of the table."""
         of = "pg_temp.verify_staged" if staged else f"({self._hashed_table()}) AS t"
@@ -182,11 +179,6 @@ class Statements:
         same, hashed = "k" if self.key else "h", self._hashed_table(", tableoid AS part, ctid AS at")
         condition = condition or f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
-
-    def drop_obeyed_tombstones(self) -> str:
-        """Remove tombstones whose keys have no row, as expected; others differ from the table."""
-        row = "SELECT FROM pg_temp.verify_rows AS t WHERE t.k = r.k"
-        return f"DELETE FROM pg_temp.verify_records AS r WHERE gone AND NOT EXISTS ({row})"
 
     def drop_late_records(self) -> str:
         """Remove those whose key has a row with a greater order: records of earlier batches describe that row."""

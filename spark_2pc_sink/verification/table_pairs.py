@@ -34,7 +34,6 @@ _OF_RECORDS: Final = (
 )
 #: Prefix in the text of an output that is a table; its name follows.
 _ROWS: Final = "Rows("
-_ROW_COUNT: Final = "the number of its rows"
 
 
 @dataclass(frozen=True)
@@ -234,14 +233,15 @@ def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) ->
         ),
         "another sink writes the table too": bool(other_writers(evidence, pair.table)),
     }
+    what = "the number of its rows"
     if why := next((why for why, holds in obstacles.items() if holds), ""):
-        differences.skip(_ROW_COUNT, why)
+        differences.skip(what, why)
         return
     try:
         with evidence.snapshot.driver.cursor() as cursor:
             table = read_shape(cursor, pair.table).table
     except ConfigurationError as error:
-        differences.skip(_ROW_COUNT, error.rule)
+        differences.skip(what, error.rule)
         return
     ((found,),) = evidence.snapshot.run(f"SELECT count(*) FROM {table}")
     wrote = sum(_rows_of(claim, pair.table) or 0 for claim in claims)

@@ -202,8 +202,6 @@ class RecordSources:
         return next((part for part, of_part in written.items() if _plain(expression) == only_column(of_part)), None)
 
 
-# --- what is given -------------------------------------------------------------------------------------------------
-
 #: How the sink writes the table.
 Mode = Literal["append", "upsert", "insert_ignore"]
 LateRows = Literal["replace", "keep_newer"]

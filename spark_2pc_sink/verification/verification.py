@@ -146,11 +146,6 @@ class Evidence:
     def has_several(self) -> bool:
         return self.layout is not None and bool(self.layout.lanes)
 
-    @property
-    def up_to(self) -> int | None:
-        compared = (each for each in self.claims.claims[::-1] if each.in_scope and not each.hidden and not each.unknown)
-        return next((claim.batch for claim in compared), None)
-
     def bounds(self, *, to_the_end: bool = False) -> Ranges:
         """First offset and end of the committed records of the scope; perhaps up to the newest batch."""
         if self.request.scope.is_all:
@@ -273,8 +268,9 @@ def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -
 
 def _verify(evidence: Evidence, differences: Differences) -> VerifyReport:
     request, tables, tally = evidence.request, list[TableResult](), Tally(evidence.claims.claims)
-    name, scope = request.options.transactional_id, str(request.scope)
-    report = VerifyReport(transactional_id=name, verdict="inconclusive", scope=scope, up_to=evidence.up_to)
+    name, scope, claims = request.options.transactional_id, str(request.scope), evidence.claims.claims
+    up_to = next((each.batch for each in claims[::-1] if each.in_scope and not each.hidden and not each.unknown), None)
+    report = VerifyReport(transactional_id=name, verdict="inconclusive", scope=scope, up_to=up_to)
     try:
         with translated(evidence.database.named("verify")):
             for found in compare_tables(evidence, differences, tally):

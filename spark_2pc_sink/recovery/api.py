@@ -101,7 +101,10 @@ def recover(
             report = recovery.diagnosis.dry_run()
             return report if row is None else replace(report, driver=store.liveness(row))
         if row is not None and not take_over:
-            driver = _driver_of(store, row)
+            # A missing driver may be reopening its session, so the check is repeated.
+            deadline = Deadline(_CLOCK, DRIVER_RETURN_MS)
+            while (driver := store.liveness(row)).alive is False and row.run_id is not None and not deadline.passed:
+                deadline.pause()
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.dry_run(), driver=driver), driver, row, options)
         recovered = recovery.run(query_id=None, run_id=None)
@@ -151,16 +154,6 @@ def status(
 def open_store(options: RecoveryOptions) -> SqlStateStore:
     """The state store, for actions of a person in this process."""
     return SqlStateStore(options.database, options.store_settings(), actor=Actor.of_this_process(reason=options.reason))
-
-
-def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
-    """Whether the row's driver is alive. A missing one may be reopening its session, so the check is repeated."""
-    deadline = Deadline(_CLOCK, DRIVER_RETURN_MS)
-    while True:
-        driver = store.liveness(row)
-        if driver.alive is not False or row.run_id is None or deadline.passed:
-            return driver
-        deadline.pause()
 
 
 def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options: RecoveryOptions) -> RecoveryReport:

@@ -305,12 +305,18 @@ class RecoveryReport:
         database = shown(self.before) if self.before is not None else "no state row"
         if self.before is None and self.row is not None:
             database += f"; {now}"
+        # What the numbers are by which database and Kafka identify transactions.
+        shown_id = "" if self.row is None else self.row.prepared_transaction_state
+        if not shown_id and self.kafka is not None and self.kafka.producer is not None:
+            shown_id = str(self.kafka.producer)
+        producer, _, epoch = shown_id.partition(":")
+        names = f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"
         lines = [
             f"{self.transactional_id}: {self.headline}",
             *([f"  reason:   {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
             f"  database: {database}",
             f"  Kafka:    {kafka}",
-            *self._transaction_lines(),
+            *([names] if shown_id else []),
             *([f"  batch:    {batch_line(self.row)}"] if self.dry_run and self.row is not None else []),
             *([f"  changed:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
             *([f"  driver:   {_LIFE[self.driver.alive]} ({self.driver.detail})"] if self.driver is not None else []),
@@ -322,15 +328,6 @@ class RecoveryReport:
             *(f"  to do:    {remedy}" for remedy in self.remedies if not self.settled),
         ]
         return "\n".join(lines)
-
-    def _transaction_lines(self) -> list[str]:
-        """Explain the numbers by which database and Kafka identify transactions."""
-        shown_id = "" if self.row is None else self.row.prepared_transaction_state
-        if not shown_id and self.kafka is not None and self.kafka.producer is not None:
-            shown_id = str(self.kafka.producer)
-        producer, _, epoch = shown_id.partition(":")
-        line = f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"
-        return [line] if shown_id else []
 
     @property
     def headline(self) -> str:

@@ -275,8 +275,16 @@ class VerifyReport:
         return found
 
     def __str__(self) -> str:
-        reason = self.reason
-        lines = [f"{self.transactional_id}: {self._verdict_sentence()}"]
+        rows = "no table" if self.rows is None else counted(self.rows, "row")
+        upto = "" if self.up_to is None else f" up to batch {self.up_to}"
+        batches = f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"
+        compared = f"(compared {counted(self.records, 'record')} with {rows}, {batches})"
+        reason, verdict = self.reason, f"both sides are {'the same' if self.same else 'DIFFERENT'} {compared}"
+        if not self.known:
+            verdict = "NOT KNOWN, the state table has no row for this id"
+        elif self.verdict == "inconclusive":
+            verdict = f"INCONCLUSIVE, {reason or 'too much could not be compared'} {compared}"
+        lines = [f"{self.transactional_id}: {verdict}"]
         if reason is not None:
             lines.append(f"  fix: {reason.remedy}")
         for kind, count in self.counts.items():
@@ -290,17 +298,6 @@ class VerifyReport:
         lines += [f"  {part}" for part in (*self.tables, *self.letters)]
         lines += [f"  not checked: {part}" for part in self.not_checked if part is not reason]
         return "\n".join([*lines, *(f"  written: {path}" for path in self.written)])
-
-    def _verdict_sentence(self) -> str:
-        if not self.known:
-            return "NOT KNOWN, the state table has no row for this id"
-        rows = "no table" if self.rows is None else counted(self.rows, "row")
-        upto = "" if self.up_to is None else f" up to batch {self.up_to}"
-        batches = f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"
-        compared = f"(compared {counted(self.records, 'record')} with {rows}, {batches})"
-        if self.verdict == "inconclusive":
-            return f"INCONCLUSIVE, {self.reason or 'too much could not be compared'} {compared}"
-        return f"both sides are {'the same' if self.same else 'DIFFERENT'} {compared}"
 
 
 class Differences:

@@ -31,14 +31,7 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName, quote_identifier
-from spark_2pc_sink.verification.columns import (
-    ComparedColumns,
-    FieldFacts,
-    RecordFacts,
-    TableShape,
-    as_object,
-    compared_columns,
-)
+from spark_2pc_sink.verification.columns import ComparedColumns, FieldFacts, RecordFacts, as_object, compared_columns
 from spark_2pc_sink.verification.history import Stretch, headers_of
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.target import MARK, OWN, RECORD_COLUMNS_REMEDY, Target
@@ -48,6 +41,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from psycopg2.extensions import connection as DriverConnection, cursor as Cursor
 
+    from spark_2pc_sink.verification.columns import TableShape
     from spark_2pc_sink.verification.verification import Evidence
 
 _log = sink_log(__name__)

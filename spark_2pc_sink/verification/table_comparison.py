@@ -26,15 +26,7 @@ from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
 from spark_2pc_sink.verification.history import Ranges, Tally, content_of, offsets_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
-from spark_2pc_sink.verification.report import (
-    THE_TABLE,
-    Difference,
-    DifferenceKind,
-    Differences,
-    NotComparableError,
-    Side,
-    TableResult,
-)
+from spark_2pc_sink.verification.report import THE_TABLE, Difference, NotComparableError, TableResult
 from spark_2pc_sink.verification.staging import (
     NewFieldsError,
     Reason,
@@ -53,6 +45,7 @@ from spark_2pc_sink.verification.values import ValueReader, formats_of, unchange
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from spark_2pc_sink.verification.report import DifferenceKind, Differences, Side
     from spark_2pc_sink.verification.verification import Evidence
 
 #: Number of hashes and their sum, for each bucket.

@@ -13,13 +13,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    AuthorizationError,
-    ConfigurationError,
-    KafkaError,
-    KafkaTimeoutError,
-    UnknownTopicError,
-)
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
@@ -354,11 +348,10 @@ def _check_kerberos() -> None:
     try:
         AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
     except KafkaException as error:
-        raise ConfigurationError(
-            option="sasl.mechanism",
-            value="GSSAPI",
-            rule=f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]} "
-            "was built without Kerberos, like that of its wheels",
-            remedy="run verify with a --command-config that has another login, or build librdkafka with "
-            "libsasl2 and confluent-kafka from source (pip install --no-binary confluent-kafka)",
-        ) from error
+        library = f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]}"
+        rule = f"{library} was built without Kerberos, like that of its wheels"
+        remedy = (
+            "run verify with a --command-config that has another login, or build librdkafka with libsasl2 and "
+            "confluent-kafka from source (pip install --no-binary confluent-kafka)"
+        )
+        raise refused("sasl.mechanism", "GSSAPI", rule, remedy) from error

@@ -35,25 +35,9 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.api import Scope, VerifyRequest
 from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_open_dead_letters
-from spark_2pc_sink.verification.history import (
-    OPEN_END,
-    Claims,
-    HistoryBatch,
-    HistoryCheck,
-    Ranges,
-    Tally,
-    TopicLogs,
-    claims_of,
-)
+from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, HistoryCheck, Tally, claims_of
 from spark_2pc_sink.verification.own_client import find_open_records
-from spark_2pc_sink.verification.report import (
-    Differences,
-    OpenTable,
-    OpenTransactionRows,
-    TableResult,
-    Verdict,
-    VerifyReport,
-)
+from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, TableResult, VerifyReport
 from spark_2pc_sink.verification.staging import SETTINGS, cancel, execute, utf8_client
 from spark_2pc_sink.verification.table_comparison import TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import NotedLayout, chosen_pairs, count_rows, dead_letter_topics
@@ -61,6 +45,9 @@ from spark_2pc_sink.verification.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as DriverConnection
+
+    from spark_2pc_sink.verification.history import Ranges, TopicLogs
+    from spark_2pc_sink.verification.report import Verdict
 
 _PAUSE_S: Final = 0.1
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for

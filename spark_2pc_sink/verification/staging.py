@@ -389,23 +389,18 @@ def execute(connection: DriverConnection, statement: str, values: Sequence[Any] 
         return cursor.fetchall() if cursor.description is not None else []
 
 
-def cancel(connection: DriverConnection) -> None:
-    """Cancel what a thread runs in a session, unless the database has ended the session, or itself."""
-    if not connection.closed:
-        try:
-            connection.cancel()
-        except psycopg2.OperationalError as error:
-            _log.info("a statement of verify was not cancelled, as its session has ended: %s", error)
-
-
 @contextmanager
 def cancelled_on_error(connections: Iterable[DriverConnection]) -> Iterator[None]:
     """Errors in the block, and Ctrl-C, do not wait for the statements that threads run in the database."""
     try:
         yield
     except BaseException:
-        for connection in connections:
-            cancel(connection)
+        # Unless the database has ended the session, or itself.
+        for connection in (each for each in connections if not each.closed):
+            try:
+                connection.cancel()
+            except psycopg2.OperationalError as error:
+                _log.info("a statement of verify was not cancelled, as its session has ended: %s", error)
         raise
 
 

@@ -38,7 +38,7 @@ from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_o
 from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, HistoryCheck, Tally, claims_of
 from spark_2pc_sink.verification.own_client import find_open_records
 from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, TableResult, VerifyReport
-from spark_2pc_sink.verification.staging import SETTINGS, cancel, execute, utf8_client
+from spark_2pc_sink.verification.staging import SETTINGS, cancelled_on_error, execute, utf8_client
 from spark_2pc_sink.verification.table_comparison import TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import NotedLayout, chosen_pairs, count_rows, dead_letter_topics
 from spark_2pc_sink.verification.topic_reader import TopicReader
@@ -80,12 +80,13 @@ class Snapshot:
 
 @contextmanager
 def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequest) -> Iterator[Snapshot]:
-    """Take a snapshot for a block; afterwards its session is closed, and its running statement is cancelled."""
+    """Take a snapshot for a block; afterwards its session is closed."""
     options, kept = request.options, tables.settings.history_batches
     connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
     try:
-        with translated(database.named("verify")):
-            utf8_client(driver_connection(connection))
+        driver = driver_connection(connection)
+        with cancelled_on_error([driver]), translated(database.named("verify")):
+            utf8_client(driver)
             connection.begin()
             connection.exec_driver_sql(f"{SETTINGS}; SET LOCAL statement_timeout = {options.statement_timeout_ms:d}")
             row, lines = None, []
@@ -96,7 +97,6 @@ def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequ
                 lines = [line_of(found) for found in connection.execute(newest)][::-1]
             yield Snapshot(connection, row, lines)
     finally:
-        cancel(driver_connection(connection))
         discard(connection)
 
 
@@ -219,18 +219,14 @@ def _why_hidden(claim: HistoryBatch, reader: TopicReader, logs: TopicLogs, row: 
         return ""
     if claim.in_doubt and row is not None and row.status == OWED:
         return "Kafka lacks it, and the job will send it again: see spark-2pc status"
-    if claim.in_doubt:
-        left = [
-            (at, offset)
-            for at, (first, last) in sorted(claim.ranges.items())
-            if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
-        ]
-        # Perhaps Kafka has completed it, and only the row does not say so yet. If its logs have lost all of it, that is
-        # a difference in any case.
-        if held or (left and next(reader.pick(left[:1], committed=True), None) is None):
-            return "the database has decided it, but consumers do not see it yet: see spark-2pc status"
-        return ""
-    return f"an open transaction blocks consumers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""
+    if not claim.in_doubt:
+        return f"an open transaction blocks consumers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""
+    ranges = ((at, bounds) for at, bounds in sorted(claim.ranges.items()) if at in logs.starts)
+    left = [(at, offset) for at, (first, last) in ranges if (offset := max(first, logs.starts[at])) <= last]
+    # Perhaps Kafka has completed it, and only the row does not say so yet. If its logs have lost all of it, that is a
+    # difference in any case.
+    lacks = held or (left and next(reader.pick(left[:1], committed=True), None) is None)
+    return "the database has decided it, but consumers do not see it yet: see spark-2pc status" if lacks else ""
 
 
 def run(request: VerifyRequest) -> VerifyReport:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jdbc_state import HistoryLine, StateRow
-    from jdbc_state.sessions import Liveness
 
 #: How long a live driver may be missing from the database: it checks its session every second, and reopens it if it
 #: broke (the database was restarted, a connection was cut).
@@ -100,13 +99,8 @@ def recover(
         if dry_run or (row is None and not adopt):
             report = recovery.diagnosis.dry_run()
             return report if row is None else replace(report, driver=store.liveness(row))
-        if row is not None and not take_over:
-            # A missing driver may be reopening its session, so the check is repeated.
-            deadline = Deadline(_CLOCK, DRIVER_RETURN_MS)
-            while (driver := store.liveness(row)).alive is False and row.run_id is not None and not deadline.passed:
-                deadline.pause()
-            if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
-                return _left_alone(replace(recovery.diagnosis.dry_run(), driver=driver), driver, row, options)
+        if row is not None and not take_over and (left := _left_alone(recovery, store, row, options)) is not None:
+            return left
         recovered = recovery.run(query_id=None, run_id=None)
         if kept_for(store, recovered.row) is None:
             return recovered.report
@@ -156,8 +150,17 @@ def open_store(options: RecoveryOptions) -> SqlStateStore:
     return SqlStateStore(options.database, options.store_settings(), actor=Actor.of_this_process(reason=options.reason))
 
 
-def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options: RecoveryOptions) -> RecoveryReport:
-    """The report for a row that is not taken over, because its driver is or may be alive."""
+def _left_alone(
+    recovery: Recovery, store: SqlStateStore, row: StateRow, options: RecoveryOptions
+) -> RecoveryReport | None:
+    """The report for a row that is not taken over, because its driver is or may be alive; None if it is not."""
+    # A missing driver may be reopening its session, so the check is repeated.
+    deadline = Deadline(_CLOCK, DRIVER_RETURN_MS)
+    while (driver := store.liveness(row)).alive is False and row.run_id is not None and not deadline.passed:
+        deadline.pause()
+    if not (driver.alive or (driver.alive is None and row.age_s < options.takeover_grace_s)):
+        return None
+    found = replace(recovery.diagnosis.dry_run(), driver=driver)
     if found.settled:
         return found
     why = f"its driver is running ({driver.detail}) and settles it by itself"

@@ -481,6 +481,8 @@ class Staging:
         self._chunk_bytes = 0
         self._waiting: list[Future[None]] = []
         self.sessions: list[StagingSession] = [StagingSession(stack, evidence, sql) for _ in range(SESSIONS)]
+        busy = [evidence.snapshot.driver, *(session.connection for session in self.sessions)]
+        stack.enter_context(cancelled_on_error(busy))
         self._turns = cycle(self.sessions)
 
     def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:

@@ -27,16 +27,7 @@ from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_obje
 from spark_2pc_sink.verification.history import Ranges, Tally, content_of, offsets_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
 from spark_2pc_sink.verification.report import THE_TABLE, Difference, NotComparableError, TableResult
-from spark_2pc_sink.verification.staging import (
-    NewFieldsError,
-    Reason,
-    RecordTexts,
-    Staging,
-    Statements,
-    cancelled_on_error,
-    literal,
-    planned,
-)
+from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, literal, planned
 from spark_2pc_sink.verification.table_pairs import TablePair, other_writers
 from spark_2pc_sink.verification.target import Target
 from spark_2pc_sink.verification.topic_reader import TopicReader
@@ -46,6 +37,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from spark_2pc_sink.verification.report import DifferenceKind, Differences, Side
+    from spark_2pc_sink.verification.staging import Reason, Statements
     from spark_2pc_sink.verification.verification import Evidence
 
 #: Number of hashes and their sum, for each bucket.
@@ -225,10 +217,8 @@ class TableComparison:
         self._texts = RecordTexts(sql.compared.given.values(), self.read)
         texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
         with ExitStack() as stack:
-            staging = Staging(stack, self.evidence, sql, texts)
             thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
-            busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
-            stack.enter_context(cancelled_on_error(busy))
+            staging = Staging(stack, self.evidence, sql, texts)
             made = thread.submit(run, sql.fingerprints(staged=False)) if whole else None
             self._stage(staging, tally, read_all(reader, self._bounds, tally, progress), seen=True)
             hidden = reader.read(self._hidden, committed=False)

@@ -9,11 +9,11 @@ report and for files.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -399,8 +399,7 @@ class TableComparison:
                 text=what,
                 key=named or (None if key is None else f"key {key.decode(errors='backslashreplace')}"),
                 batch=None if claim < 0 else self.evidence.claims.claims[claim].batch,
-                topic=at.topic,
-                partition=at.partition,
+                **asdict(at),
                 offset=offset,
                 side="kafka" if kind == "twice" else None,
                 record=shown,
@@ -412,8 +411,7 @@ class TableComparison:
 
     def _row(self, part: int, at: str) -> Mapping[str, Any]:
         ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
-        row: Mapping[str, Any] = json.loads(found)
-        return row
+        return dict(json.loads(found))
 
     def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
         """The differences between a record and the row of its key, in their compared form."""
@@ -442,9 +440,8 @@ class TableComparison:
 
 
 def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
-    counts: Counter[int] = Counter()
-    totals: Counter[int] = Counter()
-    for bucket, count, total in (answer for part in parts for answer in part):
-        counts[bucket] += count
-        totals[bucket] += int(total)
-    return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}
+    found: dict[int, tuple[int, int]] = {}
+    for bucket, count, total in chain.from_iterable(parts):
+        before = found.get(bucket, (0, 0))
+        found[bucket] = (before[0] + count, before[1] + int(total))
+    return found

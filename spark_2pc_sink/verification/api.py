@@ -148,8 +148,7 @@ class VerifyRequest:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> VerifyRequest:
-        common = {item.name for item in options_of(CommonOptions)}
-        directory = given["write_missing"]
+        common, directory = {item.name for item in options_of(CommonOptions)}, given["write_missing"]
         return cls(
             options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
             target=GivenTarget(**{name: given[name] for name in SHAPE}),

@@ -264,10 +264,7 @@ def compared_columns(
 
 
 def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
-    """The rule for a column whose collation treats different texts as equal: both sides use that collation.
-
-    A key is equal in each of its spellings. In other columns the bytes are compared.
-    """
+    """The rule, if a collation treats different texts as equal: keys are compared by it, other columns by bytes."""
     both = (rule.of_record, rule.of_table)
     if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
         # By its own equality, which ignores case.

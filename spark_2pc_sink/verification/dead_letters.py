@@ -162,10 +162,7 @@ def dead_letter_of(
     *,
     queries: Collection[str] = (),
 ) -> DeadLetter | None:
-    """A record's dead letter; None if it is not one of this sink.
-
-    For its own ``queries`` this includes an earlier transactional id of the sink.
-    """
+    """A record's dead letter; None if it is not one of this sink, or of an earlier id of it with these ``queries``."""
     try:
         decoded = parsed(value or b"")
         letter_key = (decoded["query_id"], decoded["batch_id"], decoded["identity"])

@@ -44,10 +44,7 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 
 
 class _Lengths(dict[int, bytes]):
-    """Lengths as Kafka encodes them in a record (zigzag varint); -1 is an absent key or value.
-
-    Nearly all are in the table, and looking one up there is no call of Python's.
-    """
+    """Lengths as Kafka encodes them in a record (zigzag varint), -1 if absent; for nearly all without a Python call."""
 
     def __missing__(self, length: int) -> bytes:
         rest = length << 1 if length >= 0 else 1
@@ -282,10 +279,7 @@ class Stretch:
 
 
 class PartitionClaims:
-    """The ranges of one partition: first and last offset, and index of the claim.
-
-    Overlapping ones end where the next begins.
-    """
+    """The ranges of one partition: first and last offset, and index of the claim. Overlapping ones end at the next."""
 
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         ordered = sorted(ranges)

@@ -92,10 +92,7 @@ class BatchCheck:
         return seen is not None and seen.begin <= offset < seen.position
 
     def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Check these offset ranges, as far as they exist, and the batches that already follow them.
-
-        Raises KafkaError for a batch that cannot be decompressed or becomes too large.
-        """
+        """Check these offset ranges, and batches that follow; KafkaError for one that is broken or too large."""
         if not bounds:
             return
         with Cluster(self.options) as cluster:
@@ -155,11 +152,7 @@ class BatchCheck:
 
 
 def check_login(options: KafkaOptions) -> None:
-    """Raise AuthorizationError if the brokers refuse the login; return if they accept it, or do not answer.
-
-    librdkafka retries with a refused certificate or password until its deadline, and then reports that there was no
-    answer.
-    """
+    """Raise AuthorizationError if the brokers refuse the login, which librdkafka retries, and reports as no answer."""
     bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
     with Cluster(bounded) as cluster:
         try:

@@ -237,10 +237,7 @@ def _hash(parts: Sequence[str]) -> str:
 def planned(
     target: Target, shape: TableShape, facts: RecordFacts, partitions: Sequence[TopicPartition], *, whole: bool
 ) -> Statements:
-    """Plan a comparison; raise NotComparableError if nothing can be compared.
-
-    ``whole``: every row must have a record. Otherwise only records are searched for among the rows.
-    """
+    """Plan a comparison, if ``whole`` of all rows; NotComparableError if nothing can be compared."""
     if target.refusal is not None:
         raise target.refusal
     if target.mode == "insert_ignore" and not whole:

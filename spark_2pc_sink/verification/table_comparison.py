@@ -234,10 +234,7 @@ class TableComparison:
         progress("comparing", 1, 1)
 
     def _stage(self, staging: Staging, tally: Tally, portions: Iterable[Portion], *, seen: bool) -> None:
-        """Load the records that are compared: those seen by read_committed consumers, or hidden ones.
-
-        Those of the last portion are not held while the database compares.
-        """
+        """Load records, those that consumers see or hidden ones; none are held while the database compares."""
         for at, messages, offsets in portions:
             for part in tally.of(at).stretches(offsets):
                 claim = None if part.claim < 0 else self.evidence.claims.claims[part.claim]

@@ -64,10 +64,7 @@ def only_column(expression: str | None) -> str | None:
 
 
 def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | None:
-    """The parts between commas, without surrounding blanks; None if a parenthesis is not closed, or not opened.
-
-    ``outside`` are the characters of the text that are not in quotes, each with its position.
-    """
+    """The parts between commas; None if parentheses do not match. ``outside`` are the characters not in quotes."""
     parts, start, depth = [], 0, 0
     for place, character in outside:
         depth += (character in "([") - (character in ")]")
@@ -103,10 +100,7 @@ class ValueFields:
 
 
 def value_fields(value: str | None) -> ValueFields | None:
-    """The fields of the value that a sink's expression makes; None if the expression does not show them.
-
-    Without an expression the value is the whole row.
-    """
+    """The fields of the value that a sink's expression makes, without one the row's; None if it does not show them."""
     if value is None:
         return ValueFields(every_column=True)
     call = _CALL.fullmatch(value.strip())
@@ -277,10 +271,7 @@ class Target:
         return self.mode == "upsert"
 
     def tombstone(self, key: bytes | None) -> bytes:
-        """The JSON text that represents a tombstone, whose row only the record's key identifies.
-
-        It is the text of the key column, or the JSON of all key columns; else raises NotComparableError.
-        """
+        """The JSON text of a tombstone, by a key that is the key column's text, or the JSON of all key columns."""
         fields = as_object(key)
         if fields is not None and all(name in fields for name in self.keys):
             named = {name: fields[name] for name in self.keys}
@@ -347,10 +338,7 @@ class GivenTarget:
         parse_record_columns(self.record_columns)
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
-        """Fill missing settings with those that the sink has noted.
-
-        ``unordered``: records of one key have no order within a batch.
-        """
+        """Fill in what the sink has noted; ``unordered``: records of one key have no order within a batch."""
         noted = SinkLayout() if layout is None else layout
         mode = self.mode or ("upsert" if layout is None and self.keys and self.order_by else noted.mode)
         upsert = mode == "upsert"

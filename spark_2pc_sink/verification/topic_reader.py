@@ -317,10 +317,7 @@ def _reading(check: BatchCheck, *, committed: bool) -> dict[str, Any]:
 
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
-    """librdkafka's configuration to reach the same brokers with the same login.
-
-    Tokens are from the sink's source, and not from librdkafka's own client of a token endpoint.
-    """
+    """librdkafka's configuration for the same brokers and login; tokens are from the sink's own source."""
     if options.sasl_mechanism == "GSSAPI":
         _check_kerberos()
     source = token_source(options)

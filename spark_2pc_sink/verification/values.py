@@ -73,10 +73,7 @@ def unchanged(topic: str, value: bytes | None) -> bytes | None:
     return value
 
 
-_Decode: TypeAlias = Callable[[int, bytes], Any]
-
-
-def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
+def _readers(options: SchemaRegistryOptions) -> tuple[Callable[[int, bytes], Any], Callable[[int, bytes], Any]]:
     """Decoders of Avro and of Protobuf, by the id of a schema, which is fetched once; None for other bytes."""
     with extra("avro"):
         library: Any = importlib.import_module("confluent_kafka.schema_registry")

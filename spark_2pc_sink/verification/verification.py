@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.verification.history import Ranges, TopicLogs
     from spark_2pc_sink.verification.report import Verdict
 
-_PAUSE_S: Final = 0.1
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
 #: actions of people.
 _LINES_FOR_EACH: Final = 4
@@ -175,7 +174,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
             logs = reader.describe(topics)
             # read_committed consumers get some time to see the newest batch.
             while any(_held(claim, logs) for claim in claims.claims[-1:]) and time.monotonic() < deadline:
-                time.sleep(_PAUSE_S)
+                time.sleep(0.1)
                 logs = reader.describe(topics)
             ends = {at: min(before.ends.get(at, 0), end) for at, end in logs.ends.items()}
             seen = []

@@ -51,10 +51,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
     from spark_2pc_sink.ids import PreparedTxnState
     from spark_2pc_sink.options import OperatorDecision, Records, Rows
-    from spark_2pc_sink.recovery.api import recover, status
-    from spark_2pc_sink.recovery.history import HistoryReport, history
-    from spark_2pc_sink.recovery.report import RecoveryReport
-    from spark_2pc_sink.recovery.status import StatusReport
+    from spark_2pc_sink.recovery.api import HistoryReport, history, recover, status
+    from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport
     from spark_2pc_sink.service.async_dual_write import AsyncDualWrite
     from spark_2pc_sink.service.dual_write import DualWrite
     from spark_2pc_sink.sink.check.findings import CheckReport
@@ -98,8 +96,8 @@ __version__: Final = "1.0.0"
 _HOMES = {
     **dict.fromkeys(("DualWriteError", "HaltCause", "HaltError"), "errors"),
     **dict.fromkeys(("OperatorDecision", "Records", "Rows"), "options"),
-    **dict.fromkeys(("HistoryReport", "history"), "recovery.history"),
-    **dict.fromkeys(("recover", "status"), "recovery.api"),
+    **dict.fromkeys(("HistoryReport", "history", "recover", "status"), "recovery.api"),
+    **dict.fromkeys(("RecoveryReport", "StatusReport"), "recovery.report"),
     "AsyncDualWrite": "service.async_dual_write",
     "BatchReport": "sink.report",
     "CheckReport": "sink.check.findings",
@@ -107,8 +105,6 @@ _HOMES = {
     "DualWrite": "service.dual_write",
     "DualWriteSink": "sink.sink",
     "PreparedTxnState": "ids",
-    "RecoveryReport": "recovery.report",
-    "StatusReport": "recovery.status",
     "VerifyReport": "verification.report",
     "run_until_stopped": "sink.job_end",
     "verify": "verification.api",

@@ -34,14 +34,12 @@ FILE_LINES_MAX = 600
 #: A file with fewer lines and one user is listed here with its reason.
 FILE_LINES_MIN = 150
 SMALL_WITH_ONE_USER = {
-    "spark_2pc_sink.cli.serving": "commands have a file for each kind, and this one imports what serves on demand",
     "spark_2pc_sink.logins.oidc": "HTTP of an OAuth server, apart from what a token is to Kafka",
     "spark_2pc_sink.reference.broker": "assembles the coordinator, which the command line only calls",
     "spark_2pc_sink.reference.metrics": "the figures of the coordinator, which a page lists",
     "spark_2pc_sink.sink.job.search_task": "tasks load it, without the code of the driver for the database",
     "spark_2pc_sink.sink.job_end": "public: only the package itself exports it",
     "spark_2pc_sink.testing.reaper": "a program of its own, which runs without the package",
-    "spark_2pc_sink.verification.open_records": "records of open transactions are compared by a rule of their own",
 }
 #: Of the modules of ours that a task which encodes rows loads.
 TASK_LINES_MAX = 6_000
@@ -153,7 +151,7 @@ def imports_of(path: Path) -> list[tuple[str, str | None]]:
     [
         ("jdbc_state", {"pyspark", "kafka", "confluent_kafka", "pyarrow"}),
         ("spark_2pc_sink.producer", {"pyspark", "sqlalchemy", "psycopg2"}),
-        ("spark_2pc_sink.cli.coordinator", {"pyspark", "pyarrow", "numpy", "sqlalchemy", "prometheus_client"}),
+        ("spark_2pc_sink.cli.serving", {"pyspark", "pyarrow", "numpy", "sqlalchemy", "prometheus_client"}),
         ("spark_2pc_sink.testing", {"pyspark", "kafka", "sqlalchemy"}),
     ],
 )

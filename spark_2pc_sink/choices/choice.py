@@ -54,20 +54,17 @@ class Act(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known about one incident. It fills in the placeholders of the choices, and selects those that fit.
-
-    Attributes:
-        batch: batch of the state row; None if there is none, or it is unknown.
-        batches: the batches that the database lacks, or that are passed over, as ``accept_loss`` names them.
-        planned: what a recovery without a decision changes in Kafka and in the database.
-        more: by the name of a choice, what else has to be said about it.
-    """
+    """What is known about one incident. It fills in the placeholders of the choices, and selects those that fit."""
 
     known: frozenset[Fact] = frozenset()
+    #: Batch of the state row; None if there is none, or it is unknown.
     batch: int | None = None
+    #: The batches that the database lacks, or that are passed over, as ``accept_loss`` names them.
     batches: str = PLACEHOLDERS["accept_loss"]
+    #: What a recovery without a decision changes in Kafka and in the database.
     planned: tuple[str, str] = ("its transaction ends as the database has decided", "the state row says how it ended")
     safe: bool = True
+    #: By the name of a choice, what else has to be said about it.
     more: Mapping[str, str] = field(default_factory=dict)
     places: str = ""
     owners: tuple[str, ...] = ()
@@ -87,15 +84,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One possible action. Texts may have the placeholders of `Facts.filled`.
-
-    Attributes:
-        accepts: the difference between both sides that remains; '' if none does. Needs a reason.
-        inputs: the options that a person has to enter, of `PLACEHOLDERS`, each with the question.
-        steps: the manual steps, in order, before a start with the keywords. ``{owner}`` makes one for each owner.
-        on_sink: True if the keywords are for one start of the sink, because only the job can carry it out.
-        needs: offered only if this fact holds.
-    """
+    """One possible action. Texts may have the placeholders of `Facts.filled`."""
 
     name: str
     title: str
@@ -103,12 +92,17 @@ class Choice:
     database: str = UNCHANGED
     act: Act = Act.BY_HAND
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: The options that a person has to enter, of `PLACEHOLDERS`, each with the question.
     inputs: Mapping[str, str] = field(default_factory=dict)
+    #: The difference between both sides that remains; '' if none does. Needs a reason.
     accepts: str = ""
     automatic: bool = False
+    #: The manual steps, in order, before a start with the keywords. ``{owner}`` makes one for each owner.
     steps: tuple[str, ...] = ()
+    #: True if the keywords are for one start of the sink, because only the job can carry it out.
     on_sink: bool = False
     note: str = ""
+    #: Offered only if this fact holds.
     needs: Fact | None = None
     unless: Fact | None = None
 
@@ -207,23 +201,20 @@ def flags(keywords: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One problem of a sink.
-
-    Attributes:
-        walk: names of the choices that end it in RUNBOOK.md, in order, each with an example of a reason.
-        says: words of the error by which it is known; '' if it is none.
-        job_only: status cannot see it, as it concerns a batch that Spark has passed to the sink, or a lost claim.
-        seen_as: the problem that status shows in its place, so that its runbook is called with ``--cause``.
-    """
+    """One problem of a sink."""
 
     title: str
     meaning: str
     choices: tuple[Choice, ...] = ()
     advice: str = ""
+    #: Names of the choices that end it in RUNBOOK.md, in order, each with an example of a reason.
     walk: tuple[tuple[str, str], ...] = ()
+    #: Words of the error by which it is known; '' if it is none.
     says: str = ""
+    #: Status cannot see it, as it concerns a batch that Spark has passed to the sink, or a lost claim.
     job_only: bool = False
     about_owed: bool = False
+    #: The problem that status shows in its place, so that its runbook is called with ``--cause``.
     seen_as: Enum | None = None
     more: str = ""
 

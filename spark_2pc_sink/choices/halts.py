@@ -358,8 +358,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             replace(_OLD_JOB, unless="called twice"),
             replace(_EITHER, unless="called twice"),
             Choice(
-                name="two_sinks",
-                title="for two parts of one stream use two sinks, each with its own transactional_id",
+                name="two_sinks", title="for two parts of one stream use two sinks, each with its own transactional_id"
             ),
             Choice(
                 name="keep",

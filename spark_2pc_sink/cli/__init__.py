@@ -19,10 +19,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink import __version__
-from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser, logging_to_stderr
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_SETTLED, EXIT_USAGE
-from spark_2pc_sink.cli.options import connection_as_given, file_of, given_options, warn_of_secrets
-from spark_2pc_sink.cli.output import CommandResult, json_schema, make_usable, print_out, write_result
+from spark_2pc_sink.cli import options, output
+from spark_2pc_sink.cli.options import CommandParser
+from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import (
     AbortRefusedError,
     ConfigurationError,
@@ -43,10 +42,10 @@ _HOMES: Final = {
     "status": "sinks",
     "recover": "sinks",
     "verify": "verify",
-    "history": "history",
-    "state": "state",
+    "history": "database",
+    "state": "database",
     "transactions": "transactions",
-    "coordinator": "coordinator",
+    "coordinator": "serving",
     "exporter": "serving",
     "dashboard": "serving",
     "runbook": "runbook",
@@ -54,39 +53,32 @@ _HOMES: Final = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command."""
-    make_usable()
+    """Run one command. Help, version and schema end it by SystemExit."""
+    output.make_usable()
     words = sys.argv[1:] if arguments is None else list(arguments)
-    try:
-        return _main(words)
-    except SystemExit as ended:
-        # Help, version or schema were printed.
-        raise SystemExit(print_out("", int(ended.code or EXIT_SETTLED))) from None
-
-
-def _main(words: Sequence[str]) -> int:
-    """Run the command; help, version and schema end it by SystemExit."""
-    as_json = "--json" in words
-    command = None
+    as_json, command = "--json" in words, None
     try:
         given = command_parser(words).parse_args(words)
         command = given.command
         # Other output of a command must not get into the JSON.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext(), logging_to_stderr(given):
+        with redirect_stdout(sys.stderr) if as_json else nullcontext(), output.logging_to_stderr(given):
             result = _run(given)
-    except CommandLineError as error:
-        return write_result(CommandResult(exit_code=EXIT_USAGE, error=error), command=error.command, as_json=as_json)
+    except SystemExit as ended:
+        raise SystemExit(output.print_out("", int(ended.code or output.EXIT_SETTLED))) from None
+    except options.CommandLineError as error:
+        command, result = error.command, CommandResult(exit_code=output.EXIT_USAGE, error=error)
     except Exception as error:
         # A bug: people get the traceback, and programs must still get an answer.
         if as_json:
-            write_result(CommandResult(exit_code=EXIT_FAILED, error=error), command=command, as_json=True)
+            failed = CommandResult(exit_code=output.EXIT_FAILED, error=error)
+            output.write_result(failed, command=command, as_json=True)
         raise
-    return write_result(result, command=command, as_json=as_json)
+    return output.write_result(result, command=command, as_json=as_json)
 
 
 def command_parser(words: Sequence[str]) -> CommandParser:
     """A parser for the command in ``words``, or for all of them if there is none, for help and errors."""
-    parser = CommandParser(prog=PROGRAM, description="Operate exactly-once writes to Kafka and PostgreSQL.")
+    parser = CommandParser(prog=options.PROGRAM, description="Operate exactly-once writes to Kafka and PostgreSQL.")
     parser.add_argument("--version", action="version", version=f"spark-2pc-sink {__version__}")
     parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of the output of --json")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -101,31 +93,28 @@ class _PrintSchema(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **named)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(print_out(json_schema(), EXIT_SETTLED))
+        parser.exit(output.print_out(output.json_schema(), output.EXIT_SETTLED))
 
 
 def _run(given: argparse.Namespace) -> CommandResult:
+    as_given: AbstractContextManager[None] = nullcontext()
     try:
-        with _commands_as_given(given), file_of(given).named_in_errors():
+        options.warn_of_secrets(given)
+        words = options.connection_as_given(given)
+        if words is not None:
+            # Commands that are printed for people name both sides as this command line did. It needs SQLAlchemy, see
+            # _HOMES.
+            from spark_2pc_sink.recovery.report import NamedConnection, flags_as_given  # noqa: PLC0415
+
+            as_given = flags_as_given(NamedConnection(words, database="database" in options.given_options(given)))
+        with as_given, options.file_of(given).named_in_errors():
             result: CommandResult = given.run(given)
     except ConfigurationError as error:
-        return CommandResult(exit_code=EXIT_USAGE, error=error)
+        return CommandResult(exit_code=output.EXIT_USAGE, error=error)
     except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
-        return CommandResult(exit_code=EXIT_IN_DOUBT, error=error)
+        return CommandResult(exit_code=output.EXIT_IN_DOUBT, error=error)
     except (DualWriteError, MissingExtraError, OSError) as error:
-        return CommandResult(exit_code=EXIT_FAILED, error=error)
+        return CommandResult(exit_code=output.EXIT_FAILED, error=error)
     except KeyboardInterrupt:
-        return CommandResult(exit_code=EXIT_INTERRUPTED, notes=("interrupted",))
+        return CommandResult(exit_code=output.EXIT_INTERRUPTED, notes=("interrupted",))
     return result
-
-
-def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """Let commands that are printed for people name both sides as this command line did."""
-    warn_of_secrets(given)
-    words = connection_as_given(given)
-    if words is None:
-        return nullcontext()
-    # It needs SQLAlchemy, see _HOMES.
-    from spark_2pc_sink.recovery.recover_command import NamedConnection, flags_as_given  # noqa: PLC0415
-
-    return flags_as_given(NamedConnection(words, database="database" in given_options(given)))

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
     add_sides,
     add_sink,
@@ -20,7 +19,7 @@ from spark_2pc_sink.cli.options import (
     given_sink_options,
     read_connection,
 )
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sources import add_once
@@ -42,12 +41,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command = commands.add_parser("check", help=_ABOUT, description=f"{_ABOUT[0].upper()}{_ABOUT[1:]}.", epilog=_EXITS)
     add_sides(command, required=False, positional=True)
     add_sink(command, about="the sink (default: that of the file)")
-    command.add_argument(
-        "--schema",
-        metavar="DDL|FILE",
-        help="columns of a batch, such as 'order_id BIGINT, total DOUBLE', or a JSON file with a Spark schema: "
-        "Spark on this machine compares expressions and types with the table",
+    about = (
+        "columns of a batch, such as 'order_id BIGINT, total DOUBLE', or a JSON file with a Spark schema: Spark on "
+        "this machine compares expressions and types with the table"
     )
+    command.add_argument("--schema", metavar="DDL|FILE", help=about)
     command.add_argument("--strict", action="store_true", help="exit with code 3 for warnings too")
     about = "for each request to Kafka (default: %(default)s)"
     command.add_argument("--timeout", type=int, default=TIMEOUT_S, metavar="SECONDS", help=about)

@@ -1,4 +1,4 @@
-"""Flags of commands and where else their values come from: options of both sides, made from their declarations.
+"""The parser of commands; their flags, and where else values come from: options of both sides, by their declarations.
 
 The command line is flags and the files that they name; values given twice must be equal. The environment supplies what
 the command line omits. Commands printed for people name the same sources, and contain no secrets.
@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from spark_2pc_sink.choices.choice import flags
+from spark_2pc_sink.cli.output import LEVELS
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
@@ -30,6 +32,44 @@ from spark_2pc_sink.options.sources import (
 )
 
 _log = logging.getLogger(__name__)
+
+PROGRAM: Final = "spark-2pc"
+
+
+class CommandLineError(Exception):
+    """Words that are not a command, or that the command does not accept. `usage` lists those that it accepts."""
+
+    def __init__(self, message: str, *, command: str | None, usage: str) -> None:
+        super().__init__(message, command, usage)
+        self.message = message
+        self.command = command
+        self.usage = usage
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.usage}".rstrip()
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Gives each command ``--json`` and the log options, which may also precede its name."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        # A default would override a value given before the command's name.
+        add = partial(self.add_argument, default=argparse.SUPPRESS)
+        add("--json", action="store_true", help="print one JSON object, as described by spark-2pc --json-schema")
+        add("--log-level", choices=LEVELS, help="minimum level of log lines (default: WARNING)")
+        add("--log-json", action="store_true", help="log one JSON object per line, with the transactional id")
+        self.set_defaults(command=self.command)
+
+    @property
+    def command(self) -> str | None:
+        """The command's words, without the program's name; None for the program itself."""
+        return self.prog.removeprefix(PROGRAM).strip() or None
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print and exit for."""
+        raise CommandLineError(message, command=self.command, usage=self.format_usage())
+
 
 BOOTSTRAP: Final = "bootstrap.servers"
 BOOTSTRAP_NAMES: Final = frozenset(setting_of(FIELD_OF[BOOTSTRAP]).properties)
@@ -92,8 +132,6 @@ def _kafka_flags(given: argparse.Namespace) -> list[str]:
     return [text for prefix in _PLACES for text in getattr(given, f"{prefix}kafka", [])]
 
 
-# --- flags --------------------------------------------------------------------------------------------------------
-
 #: Options whose flags have another form, or are added by another function.
 _OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *READER_FLAGS)
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions) if item.name != "kafka"}
@@ -148,12 +186,10 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
     file = "the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)"
     command.add_argument("--config", dest="sink_file", metavar="FILE", help=file)
     if positional:
-        command.add_argument(
-            "sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help="the same as --config FILE"
-        )
-    command.add_argument(
-        "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
-    )
+        about = "the same as --config FILE"
+        command.add_argument("sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help=about)
+    about = "SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
+    command.add_argument("--database", metavar="URL", help=about)
     command.set_defaults(database_required=required)
     add_options(command, *READER_FLAGS)
 
@@ -200,28 +236,14 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
     return {name: value for name, value in found.options.items() if name in names}
 
 
-# --- Kafka --------------------------------------------------------------------------------------------------------
-
-
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
     """Add the flags; ``prefix`` is `OUTER` for those before the command's name."""
-    parser.add_argument(
-        "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, separated by commas"
-    )
-    parser.add_argument(
-        "--kafka",
-        dest=f"{prefix}kafka",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a Kafka client property, such as sasl.username=admin; may be repeated",
-    )
-    parser.add_argument(
-        "--command-config",
-        dest=f"{prefix}command_config",
-        metavar="FILE",
-        help="a file of Kafka client properties, one KEY=VALUE per line, for secrets",
-    )
+    about = "brokers, separated by commas"
+    parser.add_argument("--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help=about)
+    about = "a Kafka client property, such as sasl.username=admin; may be repeated"
+    parser.add_argument("--kafka", dest=f"{prefix}kafka", action="append", default=[], metavar="KEY=VALUE", help=about)
+    about = "a file of Kafka client properties, one KEY=VALUE per line, for secrets"
+    parser.add_argument("--command-config", dest=f"{prefix}command_config", metavar="FILE", help=about)
 
 
 def read_connection(given: argparse.Namespace) -> dict[str, Any]:
@@ -252,9 +274,6 @@ def _as_property(text: str) -> tuple[str, str]:
     if not equals:
         raise refused("--kafka", text, "must have the form KEY=VALUE", "pass bootstrap.servers=host:9092")
     return name, value
-
-
-# --- the reason for a decision ------------------------------------------------------------------------------------
 
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:

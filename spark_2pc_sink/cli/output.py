@@ -1,4 +1,4 @@
-"""The output of every command: text for people, or with ``--json`` one JSON object with a documented schema.
+"""The output of every command: exit code, text for people or with ``--json`` one JSON object, and the log.
 
 Commands return a `CommandResult`; only this module writes to standard output. The object's schema is made from
 ``schema.json`` in this directory, with an entry for each command under ``$defs``.
@@ -6,21 +6,33 @@ Commands return a `CommandResult`; only this module writes to standard output. T
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from spark_2pc_sink.choices import HaltCause
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_SETTLED
 
-_MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
+# The exit codes; what they mean is in the docstring of the package.
+EXIT_SETTLED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_IN_DOUBT: Final = 3
+EXIT_NOT_KNOWN: Final = 4
+#: For `verify`: no difference was found, but too much could not be compared.
+EXIT_INCONCLUSIVE: Final = 5
+#: What a shell reports for a program that Ctrl-C ended: 128 plus the number of SIGINT.
+EXIT_INTERRUPTED: Final = 130
 
 
 def make_usable() -> None:
@@ -28,7 +40,7 @@ def make_usable() -> None:
 
     Otherwise the next connection would get the free descriptor, and output would be written to it.
     """
-    for name, mode in _MODES.items():
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -58,8 +70,6 @@ def leave_output() -> None:
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
-
-# --- results ------------------------------------------------------------------------------------------------------
 
 #: Name and version of the schema. It grows if a field is removed or changes its meaning; new ones may be added.
 FORMAT: Final = "spark-2pc/1"
@@ -141,3 +151,45 @@ def _with_required(part: dict[str, Any]) -> dict[str, Any]:
     if part.get("type") == "object" and "properties" in part:
         part.setdefault("required", list(part["properties"]))
     return part
+
+
+#: From the quietest to the most verbose.
+LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per record: ``time``, ``level``, ``logger``, ``message``, ``transactional_id`` and ``exception``."""
+
+    def __init__(self, transactional_id: str | None) -> None:
+        super().__init__()
+        self._transactional_id = transactional_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "transactional_id": getattr(record, "transactional_id", self._transactional_id),
+            "exception": None if record.exc_info is None else self.formatException(record.exc_info),
+        }
+        return json.dumps(line)
+
+
+@contextmanager
+def logging_to_stderr(given: argparse.Namespace) -> Iterator[None]:
+    handler = logging.StreamHandler(sys.stderr)
+    as_json = getattr(given, "log_json", False)
+    sink = getattr(given, "transactional_id", None)
+    handler.setFormatter(JsonFormatter(sink) if as_json else logging.Formatter(_TEXT))
+    handler.setLevel(getattr(given, "log_level", "WARNING"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(handler.level)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)

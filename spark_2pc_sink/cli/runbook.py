@@ -11,10 +11,8 @@ from typing import Final
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, Problem, problem_in
-from spark_2pc_sink.cli.command_parser import PROGRAM
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_sides, add_sink, add_timeout, file_of, given_sides
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.options import PROGRAM, add_sides, add_sink, add_timeout, file_of, given_sides
+from spark_2pc_sink.cli.output import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.runbook.conversation import Conversation, IncidentLog, NoAnswerError, RunbookEnd
 from spark_2pc_sink.runbook.sides import BothSides
@@ -33,38 +31,23 @@ _EPILOG: Final = (
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "runbook",
-        help="diagnose an incident and be guided through the fix; asks before anything is changed",
-        epilog=_EPILOG,
-    )
+    about = "diagnose an incident and be guided through the fix; asks before anything is changed"
+    parser = commands.add_parser("runbook", help=about, epilog=_EPILOG)
     add_sides(parser, positional=True)
     add_sink(parser, about="the sink (default: that of --config, or else every sink that needs attention)")
-    parser.add_argument(
-        "--cause",
-        type=_cause,
-        metavar="CAUSE",
-        help="if the job has stopped: the line of its error, or the cause that it names: "
-        f"{', '.join(cause.value for cause in HaltCause)}",
+    causes = ", ".join(cause.value for cause in HaltCause)
+    about = f"if the job has stopped: the line of its error, or the cause that it names: {causes}"
+    parser.add_argument("--cause", type=_cause, metavar="CAUSE", help=about)
+    about = (
+        "ask no questions, and do only what is always safe: end batches as the database has decided, note how they "
+        "ended, rebuild a lost state row from its history"
     )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="ask no questions, and do only what is always safe: end batches as the database has decided, note how "
-        "they ended, rebuild a lost state row from its history",
-    )
+    parser.add_argument("--yes", action="store_true", help=about)
     add_timeout(parser)
-    parser.add_argument(
-        "--record-columns",
-        metavar="TEXT",
-        help="how a record becomes a row, if its value is not the row's JSON; as for spark-2pc verify",
-    )
-    parser.add_argument(
-        "--protocol",
-        type=Path,
-        metavar="FILE",
-        help="log of what was seen, answered and done: JSON if the name ends with .json, text otherwise",
-    )
+    about = "how a record becomes a row, if its value is not the row's JSON; as for spark-2pc verify"
+    parser.add_argument("--record-columns", metavar="TEXT", help=about)
+    about = "log of what was seen, answered and done: JSON if the name ends with .json, text otherwise"
+    parser.add_argument("--protocol", type=Path, metavar="FILE", help=about)
     parser.set_defaults(run=_run)
 
 

@@ -1,4 +1,4 @@
-"""``spark-2pc exporter`` and ``dashboard``: pages and metrics of all sinks; the listen address, and who has access."""
+"""``spark-2pc coordinator``, ``exporter`` and ``dashboard``: servers; their listen address, and who has access."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.options.common import is_loopback
 from spark_2pc_sink.options.settings import refused
+from spark_2pc_sink.options.sources import read_properties_file
+from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.monitoring.watched import Watched
+    from spark_2pc_sink.monitoring import Watched
 
 PORT_MAX: Final = 65_535
 #: A shorter token can be guessed by trial.
@@ -27,14 +29,11 @@ TOKEN_CHARACTERS_MIN: Final = 20
 
 def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
     """Add the flag for the names of this server, against DNS rebinding."""
-    command.add_argument(
-        option,
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"a name by which {reader}, in addition to the listen address and this machine's own name; may be "
-        "repeated. Other names in the Host header are refused",
+    about = (
+        f"a name by which {reader}, in addition to the listen address and this machine's own name; may be repeated. "
+        "Other names in the Host header are refused"
     )
+    command.add_argument(option, action="append", default=[], metavar="NAME", help=about)
 
 
 def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
@@ -60,7 +59,7 @@ def read_token(path: Path | None) -> str | None:
 def watched(given: argparse.Namespace) -> Watched:
     """The systems named on the command line."""
     # Imported for these commands only.
-    from spark_2pc_sink.monitoring.watched import Watched  # noqa: PLC0415
+    from spark_2pc_sink.monitoring import Watched  # noqa: PLC0415
 
     if given.timeout_s < 1:
         raise refused("--timeout", given.timeout_s, "must be at least 1 second", "pass for example 8")
@@ -76,8 +75,15 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-# --- the commands --------------------------------------------------------------------------------------------------
+_COORDINATOR = """\
+Starts a single Kafka node without Java: real Kafka clients use it like Apache Kafka 4.4.0, including transactions,
+two-phase commit and consumer groups. Stop it with SIGTERM; a kill loses nothing that was acknowledged.
 
+Properties have Kafka's names and defaults; an unknown one is refused. Keeping a prepared transaction over
+InitProducerId (KIP-939), which no released Kafka can do, is switched on by
+  --set transaction.keep.prepared.enable=true --set transaction.two.phase.commit.enable=true
+  --set unstable.api.versions.enable=true
+"""
 _EXPORTER: Final = """\
 Serves /metrics for every sink of the database: what is in doubt and for how long, what is prepared, whether the driver
 is running, claims, resends, batches, rows, records, bytes and times; and whether both sides answer. Both sides are read
@@ -91,6 +97,7 @@ other address a token is required. See docs/dashboard.md.
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_coordinator(commands)
     about = "serve metrics of all sinks to Prometheus"
     exporter = commands.add_parser("exporter", help=about, description=_EXPORTER)
     note = "that Prometheus must send (Authorization: Bearer); without it no token is required"
@@ -102,6 +109,21 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     dashboard.set_defaults(run=_show)
 
 
+def _add_coordinator(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about, form = "start the reference coordinator, a Kafka of one node", argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser("coordinator", help=about, description=_COORDINATOR, formatter_class=form)
+    about = "short for listeners=PLAINTEXT://HOST:PORT; port 0: any free port"
+    parser.add_argument("--listen", metavar="HOST:PORT", help=about)
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--data-dir", type=Path, metavar="DIR", help="data directory; created if it does not exist")
+    place.add_argument("--in-memory", action="store_true", help="keep nothing across restarts")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a Java properties file; --set overrides it")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a property; may be repeated")
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at /metrics")
+    add_host_names(parser, option="--metrics-host-name", reader="Prometheus reaches the metrics")
+    parser.set_defaults(run=_coordinate)
+
+
 def _add_server(parser: argparse.ArgumentParser, *, listen: str, note: str, reader: str) -> None:
     """Add the options of a server: both sides, where it listens, and who has access; ``note`` is about the token."""
     add_sides(parser)
@@ -111,6 +133,19 @@ def _add_server(parser: argparse.ArgumentParser, *, listen: str, note: str, read
     add_timeout(parser, default=8)
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=f"a file with the token {note}")
     add_host_names(parser, option="--host-name", reader=reader)
+
+
+def _coordinate(given: argparse.Namespace) -> CommandResult:
+    from spark_2pc_sink.reference.broker import serve  # noqa: PLC0415 - for this command only
+
+    values = {} if given.config is None else dict(read_properties_file(given.config, option="--config"))
+    values.update(parse_assignments(given.set))
+    if given.listen is not None:
+        values["listeners"] = f"PLAINTEXT://{given.listen}"
+    metrics = None if given.metrics is None else host_and_port(given.metrics, option="--metrics")
+    access = MetricsAccess() if metrics is None else MetricsAccess(own_names(metrics[0], given.metrics_host_name))
+    properties = BrokerProperties.from_mapping(values)
+    return CommandResult(exit_code=serve(properties, given.data_dir, metrics, access))
 
 
 def _export(given: argparse.Namespace) -> CommandResult:

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.choices.choice import flags
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import (
-    add_options,
-    add_sides,
-    add_sink,
-    add_timeout,
-    given_sides,
-    reason_for,
-)
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.options import add_options, add_sides, add_sink, add_timeout, given_sides, reason_for
+from spark_2pc_sink.cli.output import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.clock import Clock, Deadline, SystemClock
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, StatusOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.status import IN_DOUBT, StatusReport
+from spark_2pc_sink.recovery.report import IN_DOUBT, StatusReport
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport
-
-# --- the text of a status -------------------------------------------------------------------------------------------
 
 #: Maximum of listed sinks; beyond it, fine sinks are only counted.
 ROWS_MAX: Final = 20
@@ -41,12 +31,7 @@ _SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 
 def status_text(
-    found: StatusReport,
-    *,
-    in_doubt: bool = False,
-    everything: bool = False,
-    details: bool = False,
-    one: bool = False,
+    found: StatusReport, *, in_doubt: bool = False, everything: bool = False, details: bool = False, one: bool = False
 ) -> str:
     """All of it, as lines. If ``one`` sink was requested, its verdict includes the details."""
     listed = ordered(found.in_doubt if in_doubt else found.sinks)
@@ -68,8 +53,7 @@ def status_text(
 def ordered(reports: Sequence[RecoveryReport]) -> list[RecoveryReport]:
     """Sinks that need a person first, the oldest of them first; then by id."""
     return sorted(
-        reports,
-        key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id),
+        reports, key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id)
     )
 
 
@@ -89,8 +73,6 @@ def _unread(found: StatusReport) -> list[tuple[str, str]]:
     sides = (("Kafka", found.kafka_problem), ("the database", found.database_problem))
     return [(side, problem) for side, problem in sides if problem]
 
-
-# --- status ---------------------------------------------------------------------------------------------------------
 
 #: How long ``--wait`` waits by default, in seconds: a restart with its recovery takes less.
 WAIT_S: Final = 60
@@ -124,16 +106,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     shown.add_argument("--all", action="store_true", help="every sink, also if there are many and all are healthy")
     looking.add_argument("--details", action="store_true", help="show both sides and the remedies of each listed sink")
     add_timeout(looking)
-    looking.add_argument(
-        "--wait",
-        dest="wait_s",
-        type=int,
-        nargs="?",
-        const=WAIT_S,
-        metavar="SECONDS",
-        help=f"wait until nothing is in doubt, at most this long (without a number: {WAIT_S}); prints on standard "
-        "error what it waits for",
+    about = (
+        f"wait until nothing is in doubt, at most this long (without a number: {WAIT_S}); prints on standard error "
+        "what it waits for"
     )
+    looking.add_argument("--wait", dest="wait_s", type=int, nargs="?", const=WAIT_S, metavar="SECONDS", help=about)
     looking.set_defaults(run=_status)
     _add_recover(commands)
 
@@ -178,7 +155,12 @@ def wait_until_settled(
     deadline, told = Deadline(clock, limit_s * 1000), ""
     while True:
         found = look()
-        waits_for = "; ".join(_waits_for(found))
+        reasons = [f"{side}, which cannot be read" for side, _ in _unread(found)]
+        for report in found.in_doubt:
+            # Without growing numbers, so that it is printed once.
+            batch = "" if report.row is None or report.row.batch_id is None else f", batch {report.row.batch_id}"
+            reasons.append(f"{report.transactional_id} ({report.condition.replace('_', ' ')}{batch})")
+        waits_for = "; ".join(reasons)
         if not waits_for or deadline.passed:
             return found
         if waits_for != told:
@@ -187,21 +169,10 @@ def wait_until_settled(
         clock.sleep(min(_PAUSE_S, deadline.remaining_s))
 
 
-def _waits_for(found: StatusReport) -> Iterator[str]:
-    """The reason of the wait; without growing numbers, so that it is printed once."""
-    for side, _ in _unread(found):
-        yield f"{side}, which cannot be read"
-    for report in found.in_doubt:
-        batch = "" if report.row is None or report.row.batch_id is None else f", batch {report.row.batch_id}"
-        yield f"{report.transactional_id} ({report.condition.replace('_', ' ')}{batch})"
-
-
 def _say(line: str) -> None:
     sys.stderr.write(f"spark-2pc: {line}\n")
     sys.stderr.flush()
 
-
-# --- recover --------------------------------------------------------------------------------------------------------
 
 _RECOVER_EXITS: Final = (
     "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
@@ -219,9 +190,8 @@ def _add_recover(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     choice = settling.add_mutually_exclusive_group()
     for decision in OperatorDecision:
         about = f"for a batch that Kafka lacks: {decision.value}"
-        choice.add_argument(
-            *flags({"decision": decision}), dest="decision", action="store_const", const=decision, help=about
-        )
+        [flag] = flags({"decision": decision})
+        choice.add_argument(flag, dest="decision", action="store_const", const=decision, help=about)
     settling.set_defaults(run=_recover)
 
 

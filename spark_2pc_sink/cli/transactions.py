@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
+from spark_2pc_sink.choices.choice import RECOVER
 from spark_2pc_sink.cli.options import (
     OUTER,
     add_connection,
@@ -19,20 +20,21 @@ from spark_2pc_sink.cli.options import (
     read_connection,
     reason_for,
 )
-from spark_2pc_sink.cli.output import CommandResult, as_table
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult, as_table
 from spark_2pc_sink.errors import AbortRefusedError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
-from spark_2pc_sink.recovery.recover_command import kafka_connection
+from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
-from spark_2pc_sink.transactions.remedies import (
+from spark_2pc_sink.transactions.ending import (
+    AFTER_TERMINATION,
+    AS_DECIDED,
     KnownSinks,
-    after_termination,
+    about_id,
     end_hanging,
     end_known,
-    end_of_sink,
     with_cluster,
 )
 
@@ -88,17 +90,11 @@ def add_commands(commands: Any) -> None:
 
 def _add_looking(within: Any) -> None:
     listing = _command(within, "list", _list, "list transactional ids and the state of their transactions")
-    listing.add_argument(
-        "--duration-filter",
-        "--running-longer-than-ms",
-        dest="running_longer_than_ms",
-        type=int,
-        metavar="MS",
-        help="only transactions that began longer ago, and ids without an open transaction. Negative: all",
-    )
-    listing.add_argument(
-        "--transactional-id-pattern", metavar="RE2", help="only ids that this regular expression matches as a whole"
-    )
+    names = ("--duration-filter", "--running-longer-than-ms")
+    about = "only transactions that began longer ago, and ids without an open transaction. Negative: all"
+    listing.add_argument(*names, dest="running_longer_than_ms", type=int, metavar="MS", help=about)
+    about = "only ids that this regular expression matches as a whole"
+    listing.add_argument("--transactional-id-pattern", metavar="RE2", help=about)
     about = "only this state, such as Ongoing; may be repeated"
     listing.add_argument("--state", action="append", default=[], metavar="STATE", help=about)
     about = "only this one; may be repeated"
@@ -109,9 +105,8 @@ def _add_looking(within: Any) -> None:
     describing = _command(within, "describe", _describe, "describe the transaction of one transactional id")
     describing.add_argument("--transactional-id", required=True, metavar="ID")
 
-    producers = _command(
-        within, "describe-producers", _describe_producers, "describe the producers that a partition remembers"
-    )
+    about = "describe the producers that a partition remembers"
+    producers = _command(within, "describe-producers", _describe_producers, about)
     _add_partition(producers)
     producers.add_argument("--broker-id", type=int, metavar="N", help="the replica to ask (default: the leader)")
 
@@ -120,31 +115,24 @@ def _add_looking(within: Any) -> None:
     finding.add_argument("--broker-id", type=int, metavar="N", help="only partitions with a copy on this broker")
     finding.add_argument("--topic", metavar="TOPIC", help="only this topic")
     finding.add_argument("--partition", type=int, metavar="N", help="only this partition of --topic")
-    finding.add_argument(
-        "--max-transaction-timeout",
-        type=int,
-        default=15,
-        metavar="MINUTES",
-        help="leave out transactions whose last record has a later timestamp than this long ago (default: 15)",
-    )
+    about = "leave out transactions whose last record has a later timestamp than this long ago (default: 15)"
+    finding.add_argument("--max-transaction-timeout", type=int, default=15, metavar="MINUTES", help=about)
 
 
 def _add_ending(within: Any) -> None:
     aborting = _command(within, "abort", _abort, "end a hanging transaction with an abort marker in one partition")
     _add_partition(aborting)
-    aborting.add_argument(
-        "--start-offset", type=int, metavar="OFFSET", help="first offset of the transaction; alternatively:"
-    )
+    about = "first offset of the transaction; alternatively:"
+    aborting.add_argument("--start-offset", type=int, metavar="OFFSET", help=about)
     aborting.add_argument("--producer-id", type=int, metavar="N")
     aborting.add_argument("--producer-epoch", type=int, metavar="N")
-    aborting.add_argument(
-        "--coordinator-epoch", type=int, metavar="N", help="coordinator epoch of the marker; negative means 0"
-    )
+    about = "coordinator epoch of the marker; negative means 0"
+    aborting.add_argument("--coordinator-epoch", type=int, metavar="N", help=about)
 
     about = "have the coordinator abort what an id has open, and fence its producer"
-    kafkas_name = ["forceTerminateTransaction"]
-    terminating = _command(within, "force-terminate", _force_terminate, about, aliases=kafkas_name)
-    # The second spelling is used by Kafka's own command.
+    # The alias and the second spelling are used by Kafka's own command.
+    aliases = ["forceTerminateTransaction"]
+    terminating = _command(within, "force-terminate", _force_terminate, about, aliases=aliases)
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
     add_options(terminating, "reason")
 
@@ -162,17 +150,10 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", required=True, type=int, metavar="N")
 
 
-# --- commands ----------------------------------------------------------------------------------------------------
-
-
 def _list(given: argparse.Namespace) -> CommandResult:
-    wanted = ListFilter(
-        states=tuple(given.state),
-        producer_ids=tuple(given.producer_id),
-        running_longer_than_ms=given.running_longer_than_ms,
-        transactional_id_pattern=given.transactional_id_pattern,
-        broker_id=given.broker_id,
-    )
+    same = ("running_longer_than_ms", "transactional_id_pattern", "broker_id")
+    asked = {name: getattr(given, name) for name in same}
+    wanted = ListFilter(states=tuple(given.state), producer_ids=tuple(given.producer_id), **asked)
     kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
@@ -180,11 +161,9 @@ def _list(given: argparse.Namespace) -> CommandResult:
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
     found = [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]
     open_ids = [row["transactional_id"] for row in found if row["sink"] and row["state"] == TransactionState.ONGOING]
-    return CommandResult(
-        fields={"transactions": found},
-        text=_table(rows, {**columns, "TransactionState": "state"}),
-        remedies=_complete(kafka, list(map(end_of_sink, open_ids))),
-    )
+    ends = _complete(kafka, [about_id(RECOVER, name, AS_DECIDED) for name in open_ids])
+    text = _table(rows, {**columns, "TransactionState": "state"})
+    return CommandResult(fields={"transactions": found}, text=text, remedies=ends)
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
@@ -203,11 +182,8 @@ def _describe(given: argparse.Namespace) -> CommandResult:
         "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
     }
     ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
-    return CommandResult(
-        fields={"transaction": {**asdict(found), "sink": is_sink}},
-        text=_table([found], columns),
-        remedies=_complete(kafka, ends),
-    )
+    fields = {"transaction": {**asdict(found), "sink": is_sink}}
+    return CommandResult(fields=fields, text=_table([found], columns), remedies=_complete(kafka, ends))
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
@@ -229,14 +205,10 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         rule = "must be a number of minutes, 0 or more"
         remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
         raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
-    kafka = read_connection(given)
+    kafka, place = read_connection(given), {"topic": given.topic, "partition": given.partition}
+    limit_ms = given.max_transaction_timeout * _MINUTE_MS
     with TransactionTool(kafka=kafka) as tool:
-        rows = tool.find_hanging(
-            topic=given.topic,
-            partition=given.partition,
-            broker_id=given.broker_id,
-            max_timeout_ms=given.max_transaction_timeout * _MINUTE_MS,
-        )
+        rows = tool.find_hanging(**place, broker_id=given.broker_id, max_timeout_ms=limit_ms)
     sinks = look_up_sinks(given, kafka) if rows else None
     columns: Columns = {
         **_OPEN,
@@ -260,16 +232,10 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    kafka = read_connection(given)
+    kafka, found = read_connection(given), {"start_offset": given.start_offset, "producer": producer}
     with TransactionTool(kafka=kafka) as tool:
         try:
-            done = tool.abort(
-                given.topic,
-                given.partition,
-                start_offset=given.start_offset,
-                producer=producer,
-                coordinator_epoch=coordinator_epoch,
-            )
+            done = tool.abort(given.topic, given.partition, **found, coordinator_epoch=coordinator_epoch)
         except AbortRefusedError as error:
             sinks = None if error.owner is None else look_up_sinks(given, kafka)
             if sinks is None:
@@ -318,7 +284,8 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     notes = done.warnings if "database" in note else (*done.warnings, not_logged)
     aborted = done.state_before == TransactionState.ONGOING
     may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
-    remedies = _complete(kafka, [after_termination(done.transactional_id)] if may_be_sink else [])
+    check = about_id(RECOVER, done.transactional_id, AFTER_TERMINATION)
+    remedies = _complete(kafka, [check] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
@@ -326,11 +293,10 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:
-    rows = [
-        [getattr(value, cell) if isinstance(cell, str) else cell(value) for cell in columns.values()]
-        for value in values
+    cells: list[Callable[[Any], object]] = [
+        operator.attrgetter(cell) if isinstance(cell, str) else cell for cell in columns.values()
     ]
-    return as_table(list(columns), rows)
+    return as_table(list(columns), [[cell(value) for cell in cells] for value in values])
 
 
 def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:

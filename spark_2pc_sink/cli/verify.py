@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_sides, add_sink, file_of, given_sides
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.verification.api import SHAPE, verify
@@ -39,86 +38,52 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command = commands.add_parser("verify", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
     add_sides(command, positional=True)
     add_sink(command, about="the sink (default: that of --config)", required=True)
-    _add_shape(command)
+    noted = "(default: as noted by the sink)"
+    about = f"'table' or 'schema.table', quoted as in SQL; the one to compare if there are several {noted}"
+    command.add_argument("--table", metavar="TABLE", help=about)
+    command.add_argument("--topic", metavar="TOPIC", help=f"the topic with the records of the table {noted}")
+    modes = ("append", "upsert", "insert_ignore")
+    command.add_argument("--mode", choices=modes, help=f"how the sink writes the table {noted}")
+    about = "the columns that identify a row (default: as noted by the sink, or else the primary key)"
     command.add_argument(
-        "--schema-registry",
-        metavar="URL",
-        help="registry of Avro and Protobuf schemas (default: that of --config, which may include a login)",
+        "--keys", type=lambda text: [name.strip() for name in text.split(",")], metavar="COLUMN,…", help=about
     )
+    about = f"with upserts: the greatest value wins among rows with the same key in a batch {noted}"
+    command.add_argument("--order-by", metavar="COLUMN", help=about)
+    about = f"with upserts: the sink's upsert_late_rows {noted}"
+    command.add_argument("--late-rows", choices=("replace", "keep_newer"), help=about)
+    about = "how a record becomes a row if its value is not its JSON, such as \"order_id = (value->>'id')::bigint\""
+    command.add_argument("--record-columns", metavar="COLUMN=SQL,…", help=about)
+    about = "registry of Avro and Protobuf schemas (default: that of --config, which may include a login)"
+    command.add_argument("--schema-registry", metavar="URL", help=about)
     scope = command.add_mutually_exclusive_group()
     scope.add_argument("--since", type=int, metavar="BATCH", help="only this batch and all later ones")
     scope.add_argument("--last", type=int, metavar="N", help="only the newest N batches")
     scope.add_argument("--batch", type=int, metavar="BATCH", help="only this batch")
-    command.add_argument(
-        "--open",
-        dest="open_transaction",
-        action="store_true",
-        help="compare only the records of the open transaction with the table, to decide whether to commit or abort it",
-    )
-    command.add_argument(
-        "--table-only",
-        action="store_true",
-        help="ignore the history: for topics into which records were put back by hand, outside of any batch",
-    )
-    command.add_argument(
-        "--write-missing",
-        metavar="DIR",
-        help="write files with what either side lacks, and the commands that add it; DIR must be empty or new",
-    )
+    about = "compare only the records of the open transaction with the table, to decide whether to commit or abort it"
+    command.add_argument("--open", dest="open_transaction", action="store_true", help=about)
+    about = "ignore the history: for topics into which records were put back by hand, outside of any batch"
+    command.add_argument("--table-only", action="store_true", help=about)
+    about = "write files with what either side lacks, and the commands that add it; DIR must be empty or new"
+    command.add_argument("--write-missing", metavar="DIR", help=about)
     command.set_defaults(run=_verify)
-
-
-def _add_shape(command: argparse.ArgumentParser) -> None:
-    noted = "(default: as noted by the sink)"
-    command.add_argument(
-        "--table",
-        metavar="TABLE",
-        help=f"'table' or 'schema.table', quoted as in SQL; the one to compare if there are several {noted}",
-    )
-    command.add_argument("--topic", metavar="TOPIC", help=f"the topic with the records of the table {noted}")
-    command.add_argument(
-        "--mode", choices=("append", "upsert", "insert_ignore"), help=f"how the sink writes the table {noted}"
-    )
-    command.add_argument(
-        "--keys",
-        type=lambda text: [name.strip() for name in text.split(",")],
-        metavar="COLUMN,…",
-        help="the columns that identify a row (default: as noted by the sink, or else the primary key)",
-    )
-    command.add_argument(
-        "--order-by",
-        metavar="COLUMN",
-        help=f"with upserts: the greatest value wins among rows with the same key in a batch {noted}",
-    )
-    command.add_argument(
-        "--late-rows", choices=("replace", "keep_newer"), help=f"with upserts: the sink's upsert_late_rows {noted}"
-    )
-    command.add_argument(
-        "--record-columns",
-        metavar="COLUMN=SQL,…",
-        help="how a record becomes a row if its value is not its JSON, such as \"order_id = (value->>'id')::bigint\"",
-    )
 
 
 def _verify(given: argparse.Namespace) -> CommandResult:
     shape, asked = ({name: getattr(given, name) for name in names} for names in (SHAPE, _ASKED))
     sides = {name: value for name, value in given_sides(given).items() if name not in asked}
     chosen = {name: value for name, value in shape.items() if value is not None}
+    registry = file_of(given).options.get("schema_registry")
+    if given.schema_registry is not None:
+        registry = {"url": given.schema_registry}
     with _progress_bars() as progress:
-        report = verify(progress=progress, **sides, **asked, **_registry(given), **chosen)
+        report = verify(progress=progress, schema_registry=registry, **sides, **asked, **chosen)
     steps = next_steps(report, Commands(RecoveryOptions.parse(**sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
         fields={**report.as_json(), "next_steps": list(steps)},
         text="".join(f"{line}\n" for line in [str(report), *(f"  next: {step}" for step in steps)]),
     )
-
-
-def _registry(given: argparse.Namespace) -> dict[str, Any]:
-    if given.schema_registry is not None:
-        return {"schema_registry": {"url": given.schema_registry}}
-    from_file = file_of(given).options.get("schema_registry")
-    return {} if from_file is None else {"schema_registry": from_file}
 
 
 @contextmanager

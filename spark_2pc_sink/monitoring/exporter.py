@@ -26,8 +26,8 @@ from prometheus_client.registry import Collector
 
 from jdbc_state import DECIDED, OWED, HistoryLine, StateRow, history
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
-from spark_2pc_sink.monitoring.watched import Watched
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.monitoring import Watched
+from spark_2pc_sink.recovery.report import StatusReport
 
 #: History events that add a batch; a resend adds none, as its batch already has a line.
 _BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPTED})
@@ -45,14 +45,9 @@ class Sum:
 
 @dataclass
 class SinkCounts:
-    """Totals of a sink since the first look at it, as far as the history has them.
+    """Totals of a sink since the first look at it, as far as the history has them."""
 
-    Attributes:
-        counted: number of the newest line in them.
-        steps: seconds by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
-        source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
-    """
-
+    #: Number of the newest line in them.
     counted: int = 0
     batches: int = 0
     resends: int = 0
@@ -61,7 +56,9 @@ class SinkCounts:
     record_bytes: int = 0
     bad_rows: int = 0
     seconds: Sum = field(default_factory=Sum)
+    #: Seconds by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
     steps: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    #: source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
     source_lag: float | None = None
     event_delay_s: float | None = None
 
@@ -109,64 +106,56 @@ class BatchCounters:
 
 
 _SINK: Final = "transactional_id"
-#: Name, description and value of a figure of one sink; None if there is no value, and then no series.
-_Figures = tuple[tuple[str, str, Callable[[Any], "float | None"]], ...]
+#: By name, the description and the value of a figure of one sink; None if there is no value, and then no series.
+_Figures = Mapping[str, tuple[str, Callable[[Any], "float | None"]]]
 
-_GAUGES: Final[_Figures] = (
-    (
-        "spark_2pc_sink_in_doubt_seconds",
+_GAUGES: Final[_Figures] = {
+    "spark_2pc_sink_in_doubt_seconds": (
         "Seconds for which the database has had a batch that Kafka lacks; 0 without one.",
         lambda sink: sink.in_doubt_s or 0.0,
     ),
-    (
-        "spark_2pc_sink_prepared_seconds",
+    "spark_2pc_sink_prepared_seconds": (
         "Seconds for which a transaction has been open in Kafka, or prepared, and not decided; 0 without one.",
         lambda sink: sink.prepared_s or 0.0,
     ),
-    (
-        "spark_2pc_sink_owed",
+    "spark_2pc_sink_owed": (
         "1 while Kafka is owed a batch that it has lost, else 0.",
         lambda sink: float(sink.row is not None and sink.row.status == OWED),
     ),
-    (
-        "spark_2pc_sink_driver_up",
+    "spark_2pc_sink_driver_up": (
         "1 while the sink's driver is running, by its database sessions, else 0.",
         lambda sink: None if sink.driver is None or sink.driver.alive is None else float(sink.driver.alive),
     ),
-    (
-        "spark_2pc_sink_last_decision_timestamp_seconds",
+    "spark_2pc_sink_last_decision_timestamp_seconds": (
         "When the database last decided a batch, in seconds since 1970.",
         lambda sink: None if sink.row is None or sink.row.decided_at is None else sink.row.decided_at.timestamp(),
     ),
-)
-_CLAIMS: Final[_Figures] = (
-    (
-        "spark_2pc_sink_claims",
+}
+_CLAIMS: Final[_Figures] = {
+    "spark_2pc_sink_claims": (
         "Claims of the sink's state row: its generation.",
         lambda sink: None if sink.row is None else sink.row.generation,
     ),
-)
-_COUNTERS: Final[_Figures] = (
-    ("spark_2pc_sink_batches", "Batches that both sides have, including empty ones.", lambda done: done.batches),
-    ("spark_2pc_sink_resends", "Batches that were sent again because Kafka had lost them.", lambda done: done.resends),
-    ("spark_2pc_sink_rows", "Rows of these batches in the table.", lambda done: done.rows),
-    ("spark_2pc_sink_records", "Records of these batches in Kafka.", lambda done: done.records),
-    ("spark_2pc_sink_record_bytes", "Bytes of these batches in Kafka, compressed.", lambda done: done.record_bytes),
-    ("spark_2pc_sink_bad_rows", "Bad rows of these batches, in the dead letters.", lambda done: done.bad_rows),
-)
+}
+_COUNTERS: Final[_Figures] = {
+    "spark_2pc_sink_batches": ("Batches that both sides have, including empty ones.", lambda done: done.batches),
+    "spark_2pc_sink_resends": ("Batches that were sent again because Kafka had lost them.", lambda done: done.resends),
+    "spark_2pc_sink_rows": ("Rows of these batches in the table.", lambda done: done.rows),
+    "spark_2pc_sink_records": ("Records of these batches in Kafka.", lambda done: done.records),
+    "spark_2pc_sink_record_bytes": ("Bytes of these batches in Kafka, compressed.", lambda done: done.record_bytes),
+    "spark_2pc_sink_bad_rows": ("Bad rows of these batches, in the dead letters.", lambda done: done.bad_rows),
+}
 #: Figures of the newest batch.
-_LAGS: Final[_Figures] = (
-    (
-        "spark_2pc_sink_source_lag_records",
+_LAGS: Final[_Figures] = {
+    "spark_2pc_sink_source_lag_records": (
         "Records in the Kafka sources that the query had not read before its newest batch.",
         lambda done: done.source_lag,
     ),
-    (
-        "spark_2pc_sink_event_delay_seconds",
+    "spark_2pc_sink_event_delay_seconds": (
         "Age of the newest event when both sides had it, measured before the newest batch.",
         lambda done: done.event_delay_s,
     ),
-)
+}
 
 
 def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: float) -> Iterator[Metric]:
@@ -201,7 +190,7 @@ def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: f
 def _of_sinks(
     kind: type[GaugeMetricFamily | CounterMetricFamily], figures: _Figures, sinks: Mapping[str, object]
 ) -> Iterator[Metric]:
-    for name, text, figure in figures:
+    for name, (text, figure) in figures.items():
         family = kind(name, text, labels=[_SINK])
         for transactional_id, sink in sinks.items():
             value = figure(sink)

@@ -2,6 +2,8 @@
 
 A start, a driver that was fenced or stuck mid-run, a COMMIT whose outcome is unknown, a retried batch, and the command
 line all use it (KIP-939, "Recovery recipe"). docs/design/recovery.md has the reasons for the order, which is fixed.
+
+A service's records that Kafka lacks are sent again, from their copies in the database.
 """
 
 from __future__ import annotations
@@ -11,29 +13,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from jdbc_state import DONE, OWED, Decision
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import FENCED, Code
-from spark_2pc_sink.errors import ClaimRefusedError, KafkaError, KafkaTimeoutError
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, KafkaError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
-from spark_2pc_sink.recovery.recover_command import sink_flags
-from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, view_of
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, sink_flags, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from jdbc_state import StateRow, StateStore
+    from jdbc_state import KeptRecords, StateRow, StateStore
+    from jdbc_state.state_store import KeepingStore
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-    from spark_2pc_sink.recovery.kafka_side import KafkaSide
-    from spark_2pc_sink.recovery.lost_commits import LostCommits
+    from spark_2pc_sink.recovery.diagnosis import KafkaSide, LostCommits
+    from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 
 #: Answers of a broker that does not keep prepared transactions (every released Kafka), or not for this principal:
@@ -46,13 +50,9 @@ _KEEP_PREPARED_REFUSED: Final = frozenset(
 def commit_prepared(
     kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState, *, take_over: bool
 ) -> PreparedTxnState | None:
-    """End the transaction of a decided row with COMMIT.
+    """End the transaction of a decided row with COMMIT; raises InDoubtError if there was no answer in time.
 
-    Returns:
-        The producer id and epoch at which Kafka shows the end; None if the answer was not success: poll again.
-
-    Raises:
-        InDoubtError: there was no answer in time.
+    Returns the producer id and epoch at which Kafka shows the end; None if the answer was not success: poll again.
     """
     assert prepared.producer is not None, "a decided row names a producer id and epoch"
     producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
@@ -162,15 +162,13 @@ class Recovery:
         self._kafka = kafka
         self._store = store
         self._clock = clock
+        self._choice = choice
         end = choice.open_transaction
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
             options=options, kafka=kafka, store=store, clock=clock, topics=topics, open_transaction=end
         )
         self.losses: LostCommits = self.diagnosis.losses
-        self._decision = choice.decision
-        self._batch_id = choice.batch_id
-        self._open_transaction = end
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh producer epoch.
@@ -248,13 +246,8 @@ class Recovery:
 
     def _explained(self, error: HaltError) -> HaltError:
         named = self.losses.name(error)
-        report = RecoveryReport(
-            transactional_id=named.transactional_id,
-            settled=False,
-            cause=named.cause,
-            reason=named.reason,
-            facts=named.facts,
-        ).with_remedies(sink_flags(self._options))
+        same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
+        report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
         return replace(named, remedies=report.remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
@@ -315,7 +308,7 @@ class Recovery:
             row = self._store.mark_owed(self._transactional_id, row.generation, detail=did)
         elif verdict is Verdict.ABORT:
             did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-            said = self._open_transaction is not None and view_of(row).fresh
+            said = self._choice.open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
             again = not self._abort(row, kafka)
         return row, again
@@ -364,7 +357,7 @@ class Recovery:
         return True
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
-        end, producer = self._open_transaction, kafka.producer
+        end, producer = self._choice.open_transaction, kafka.producer
         assert end is not None, "only an operator takes an open transaction for decided"
         assert end.batch_id is not None, "and then names its batch"
         noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
@@ -385,23 +378,24 @@ class Recovery:
                 raise self._halt(row, kafka, lost.explain(halt), findings)
             return self.losses.pass_over(row, lost, named, findings.actions)
         # The halt asks to compare first. Naming the batch shows that it was read; an old flag does not.
-        batch_named = self._batch_id is not None or row.batch_id is None
-        if self._decision is None or row.status != RowStatus.DECIDED or not batch_named:
+        batch_named = self._choice.batch_id is not None or row.batch_id is None
+        if self._choice.decision is None or row.status != RowStatus.DECIDED or not batch_named:
             raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out the operator's decision about an owed batch, unless that is done."""
         done = any(action.kind in ("accept_replay", "drop") for action in findings.actions)
-        if self._decision is None or done or row.status != RowStatus.OWED:
+        if self._choice.decision is None or done or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
-        if self._batch_id not in (None, row.batch_id):
+        if self._choice.batch_id not in (None, row.batch_id):
             rule = f"must be the batch in doubt, which is {row.batch_id}"
-            raise refused("batch", self._batch_id, rule, "check that batch in spark-2pc status, then decide about it")
-        if self._decision is OperatorDecision.DROP:
+            remedy = "check that batch in spark-2pc status, then decide about it"
+            raise refused("batch", self._choice.batch_id, rule, remedy)
+        if self._choice.decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             decided = row.prepared_transaction_state
             # An owed batch may be given up because its replay differs. A decided one keeps its digest: if its replay
@@ -422,18 +416,15 @@ class Recovery:
         self._store.note_action(self._transactional_id, row.generation, action, did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
-        report = replace(
-            self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, facts=halt.facts
-        ).with_remedies(sink_flags(self._options))
+        told = {name: getattr(halt, name) for name in ("cause", "reason", "facts")}
+        report = replace(self._report(findings, row), settled=False, **told).with_remedies(sink_flags(self._options))
         return HaltError(
             transactional_id=self._transactional_id,
-            cause=halt.cause,
             database_side=shown(row),
             kafka_side=str(kafka),
-            reason=halt.reason,
-            facts=halt.facts,
             remedies=report.remedies,
             report=report,
+            **told,
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
@@ -448,3 +439,91 @@ class Recovery:
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
             remedies=remedies(Symptom.OWED, Facts(batch=row.batch_id), sink_flags(self._options)) if owed else (),
         )
+
+
+# Spark replays micro-batches, but a service's transactions are not replayed. So a decided transaction also stores its
+# records, if Kafka may abort it after the decision: without two-phase commit a broker ends every transaction that lasts
+# too long, even if its driver has died between the two commits.
+
+
+def kept_for(store: KeepingStore, row: StateRow) -> KeptRecords | None:
+    """The records of the row's batch in the database; None if it is not owed, or they are not there."""
+    kept = store.read_kept(row.transactional_id) if row.status == OWED else None
+    return kept if kept is not None and kept.batch_id == row.batch_id else None
+
+
+def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send: SendBatches) -> Recovered:
+    """Resend the owed batch of a row that was just recovered, decide it again at the new epoch, and complete it.
+
+    After any error the next recovery continues from there: the row is still owed, or decided at the new epoch.
+
+    Raises:
+        HaltError: the kept records are not those of the batch, or there are none.
+        BatchRetryError: Kafka could not commit it.
+        Everything else: raised by `BatchListSender.send`.
+        SupersededError, CommitUnknownError, StateStoreError, OutcomeUnknownError: as in any batch.
+    """
+    row, producer = recovered.row, recovered.initialized.producer
+    batches = _kept_batches(store, row)
+    if kafka.transaction_version < EPOCH_BUMP_VERSION:
+        kafka.add_partitions(producer, [each.partition for each in batches])
+    sent = send(producer, kafka.transaction_version, batches)
+    with store.deciding(row.transactional_id, row.generation) as transaction:
+        transaction.decide(
+            Decision(
+                prepared=str(PreparedTxnState.of(producer)),
+                expected=row.prepared_transaction_state,
+                batch_id=row.batch_id or 0,
+                row_count=row.row_count,
+                record_count=row.record_count,
+                digest=row.digest,
+                kafka_offsets={str(partition): at for partition, at in sent.offsets.items()},
+                topic_ids=dict(sent.topic_ids),
+            )
+        )
+    answer = kafka.end(producer, commit=True)
+    if answer.code != Code.NONE:
+        raise BatchRetryError(reason=f"EndTxn(commit) of the resent transaction {producer} answered {answer}")
+    row = store.mark_done(row.transactional_id, row.generation, str(answer.producer or producer))
+    # Below transaction.version 2 EndTxn returns no new epoch: the next transaction begins with InitProducerId.
+    following = answer.producer
+    initialized = kafka.usable_producer() if following is None else replace(recovered.initialized, producer=following)
+    did = Action("resend", f"resent {row.record_count} records of batch {row.batch_id} from the kept copy")
+    report = replace(
+        recovered.report,
+        settled=row.status == DONE,
+        row=row,
+        actions=(*recovered.report.actions, did),
+        reason="Kafka has the batch that it was owed",
+        remedies=(),
+    )
+    return replace(recovered, row=row, initialized=initialized, report=report)
+
+
+def _kept_batches(store: KeepingStore, row: StateRow) -> list[PlacedBatch]:
+    kept = kept_for(store, row)
+    if kept is None:
+        raise _lost(
+            row,
+            "the database has not kept its records: two-phase commit was granted and an operator ended its "
+            "transaction, or the table of kept records was changed",
+        )
+    try:
+        batches = list(split_batches(kept.partitions, kept.batches))
+    except LocalProtocolError as error:
+        raise _lost(row, f"the kept records cannot be read: {error}") from error
+    count = sum(each.record_count for each in batches)
+    if count != row.record_count:
+        raise _lost(row, f"the batch has {row.record_count} records, and {count} are kept")
+    return batches
+
+
+def _lost(row: StateRow, reason: str) -> HaltError:
+    return HaltError(
+        transactional_id=row.transactional_id,
+        cause=HaltCause.RESEND_DIFFERS,
+        database_side=shown(row),
+        kafka_side="it has aborted the batch",
+        reason=f"Kafka is owed batch {row.batch_id} of a service, and {reason}",
+        facts=Facts(known=frozenset({"service"}), batch=row.batch_id),
+    )

@@ -1,21 +1,34 @@
-"""The recovery report: what a recovery found and did, as fields for programs and as text for people."""
+"""Reports of recovery and status, as fields for programs and as text for people, and the commands in them.
+
+Printed commands are complete with the sink's name and its connections, and without a secret.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import DECIDED, OWED
+from jdbc_state.preparing import as_identifier
 from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, Problem, Symptom, remedies
+from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
-from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options import CommonOptions, KafkaOptions, RecoveryOptions
+from spark_2pc_sink.options.common import READER_FLAGS
+from spark_2pc_sink.options.database import without_secrets
+from spark_2pc_sink.options.names import parse_identifier
+from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted, first_of
 from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
     from spark_2pc_sink.errors import HaltCause
@@ -192,8 +205,8 @@ class RecoveryReport:
         """The facts, with the batch of the row and the planned actions."""
         effects = [EFFECTS[action.kind] for action in self.actions if action.kind in EFFECTS]
         kafka, database = (
-            "; ".join(dict.fromkeys(text for text in side if text != UNCHANGED)) or UNCHANGED
-            for side in ([effect[0] for effect in effects], [effect[1] for effect in effects])
+            "; ".join(dict.fromkeys(effect[side] for effect in effects if effect[side] != UNCHANGED)) or UNCHANGED
+            for side in (0, 1)
         )
         return replace(
             self.facts,
@@ -256,6 +269,8 @@ class RecoveryReport:
 
         ``reason`` and ``remedies`` are texts for people, which programs must not parse.
         """
+        kafka, driver = self.kafka, self.driver
+        producer, session = kafka and kafka.producer, driver and driver.session
         as_they_are = ("transactional_id", "condition", "settled", "known", "elsewhere", "dry_run", "next_batch")
         return {
             **{name: getattr(self, name) for name in (*as_they_are, "age_s", "in_doubt_s", "prepared_s")},
@@ -263,35 +278,25 @@ class RecoveryReport:
             "actions": [action.kind for action in self.actions],
             "before": _row_fields(self.before),
             "row": _row_fields(self.row),
-            "kafka": self._kafka_fields(),
-            "driver": self._driver_fields(),
+            "kafka": kafka
+            and {
+                "state": kafka.state.value,
+                "producer_id": producer and producer.producer_id,
+                "producer_epoch": producer and producer.epoch,
+                "transaction_version": kafka.transaction_version,
+                "cluster_id": kafka.cluster_id,
+            },
+            "driver": driver
+            and {
+                "alive": driver.alive,
+                "pid": session and session.pid,
+                "host": session and (session.address or None),
+                "role": session and session.role,
+                "claim": self.row and self.row.generation,
+                "since": self.row and self.row.claimed_at.isoformat(),
+            },
             "reason": self.reason,
             "remedies": list(self.remedies),
-        }
-
-    def _kafka_fields(self) -> dict[str, Any] | None:
-        if self.kafka is None:
-            return None
-        producer = self.kafka.producer
-        return {
-            "state": self.kafka.state.value,
-            "producer_id": producer and producer.producer_id,
-            "producer_epoch": producer and producer.epoch,
-            "transaction_version": self.kafka.transaction_version,
-            "cluster_id": self.kafka.cluster_id,
-        }
-
-    def _driver_fields(self) -> dict[str, Any] | None:
-        if self.driver is None:
-            return None
-        session = self.driver.session
-        return {
-            "alive": self.driver.alive,
-            "pid": session and session.pid,
-            "host": session and (session.address or None),
-            "role": session and session.role,
-            "claim": self.row and self.row.generation,
-            "since": self.row and self.row.claimed_at.isoformat(),
         }
 
     def __str__(self) -> str:
@@ -300,12 +305,18 @@ class RecoveryReport:
         database = shown(self.before) if self.before is not None else "no state row"
         if self.before is None and self.row is not None:
             database += f"; {now}"
+        # What the numbers are by which database and Kafka identify transactions.
+        shown_id = "" if self.row is None else self.row.prepared_transaction_state
+        if not shown_id and self.kafka is not None and self.kafka.producer is not None:
+            shown_id = str(self.kafka.producer)
+        producer, _, epoch = shown_id.partition(":")
+        names = f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"
         lines = [
             f"{self.transactional_id}: {self.headline}",
             *([f"  reason:   {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
             f"  database: {database}",
             f"  Kafka:    {kafka}",
-            *self._transaction_lines(),
+            *([names] if shown_id else []),
             *([f"  batch:    {batch_line(self.row)}"] if self.dry_run and self.row is not None else []),
             *([f"  changed:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
             *([f"  driver:   {_LIFE[self.driver.alive]} ({self.driver.detail})"] if self.driver is not None else []),
@@ -317,15 +328,6 @@ class RecoveryReport:
             *(f"  to do:    {remedy}" for remedy in self.remedies if not self.settled),
         ]
         return "\n".join(lines)
-
-    def _transaction_lines(self) -> list[str]:
-        """Explain the numbers by which database and Kafka identify transactions."""
-        shown_id = "" if self.row is None else self.row.prepared_transaction_state
-        if not shown_id and self.kafka is not None and self.kafka.producer is not None:
-            shown_id = str(self.kafka.producer)
-        producer, _, epoch = shown_id.partition(":")
-        line = f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"
-        return [line] if shown_id else []
 
     @property
     def headline(self) -> str:
@@ -385,3 +387,133 @@ def _row_fields(row: StateRow | None) -> dict[str, Any] | None:
     left_out = {"transactional_id", "age_s", "decided_age_s", "rebuilt_from"}
     values = {name: None if value == "" else value for name, value in vars(row).items() if name not in left_out}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class NamedConnection:
+    """Both sides as words of a command."""
+
+    #: The flags, for a shell; '' if the environment has all values.
+    words: str
+    #: Whether they, or the environment, name a database.
+    database: bool
+
+
+#: How the command line has named both sides, if a command prints. Printed commands then use the same words, with the
+#: same file or variable for secrets.
+_AS_GIVEN: ContextVar[NamedConnection | None] = ContextVar("connection as given", default=None)
+
+
+@contextmanager
+def flags_as_given(connection: NamedConnection) -> Iterator[None]:
+    """In the block, commands name both sides in these words, and not by the options."""
+    before = _AS_GIVEN.set(connection)
+    try:
+        yield
+    finally:
+        _AS_GIVEN.reset(before)
+
+
+def sink_flags(options: CommonOptions) -> str:
+    """Common words of every command about one sink: its name, and both sides.
+
+    They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
+    ``password_command``. If brokers require credentials, they name the flag for their file.
+    """
+    return " ".join([*flags({"transactional_id": options.transactional_id}), *_connection(options)])
+
+
+def _connection(options: CommonOptions) -> list[str]:
+    given = _AS_GIVEN.get()
+    if given is not None:
+        return [given.words] if given.words else []
+    named = {"database": without_secrets(options.database)}
+    for item in options_of(CommonOptions):
+        value = getattr(options, item.name)
+        if item.name in READER_FLAGS and value != item.default:
+            named[item.name] = as_identifier(value) if setting_of(item).parse is parse_identifier else value
+    servers, *secured = _kafka(options.kafka)
+    return [servers, *flags(named), *secured]
+
+
+def kafka_connection(kafka: KafkaOptions) -> NamedConnection:
+    """The flags of a cluster, for commands that need no database."""
+    return _AS_GIVEN.get() or NamedConnection(" ".join(_kafka(kafka)), database=False)
+
+
+def _kafka(kafka: KafkaOptions) -> list[str]:
+    secured = [] if kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
+    return [*flags({"bootstrap_server": ",".join(kafka.bootstrap_servers)}), *secured]
+
+
+#: Order of a summary: fine sinks are first, as most are.
+_SUMMED_UP: Final[tuple[Condition, ...]] = ("fine", "at_work", "in_doubt", "owed", "unclear", "not_known", "elsewhere")
+#: Conditions that need a person, which exit code 3 reports.
+IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
+
+
+@dataclass(frozen=True)
+class UnreadableSink:
+    transactional_id: str
+    side: Literal["database", "kafka"]
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReport:
+    """Result of `status`. Programs read the fields; `summary` is for people.
+
+    Attributes:
+        sinks: one report for each sink, by transactional id.
+        unreadable: sinks with invalid data. If only Kafka's is invalid, they are also among ``sinks``, as the database
+            shows them.
+        kafka_problem: why Kafka could not be read; then the reports have only what the database knows. '' if it could.
+        database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
+            if it could.
+        note: if there are no sinks, what was found instead. '' if there are some.
+    """
+
+    sinks: tuple[RecoveryReport, ...] = ()
+    unreadable: tuple[UnreadableSink, ...] = ()
+    kafka_problem: str = ""
+    database_problem: str = ""
+    note: str = ""
+
+    @property
+    def in_doubt(self) -> tuple[RecoveryReport, ...]:
+        """The sinks that need a person: in doubt for a reason other than a batch in progress, or owed.
+
+        Sinks of other clusters are not included.
+        """
+        return tuple(report for report in self.sinks if report.condition in IN_DOUBT)
+
+    @property
+    def complete(self) -> bool:
+        """True if both sides were read, and all data was valid."""
+        return not (self.unreadable or self.kafka_problem or self.database_problem)
+
+    @property
+    def summary(self) -> str:
+        """One line: the number of sinks, by condition, and the age of the oldest of those that need a person."""
+        parts = []
+        for condition in _SUMMED_UP:
+            those = [report for report in self.sinks if report.condition == condition]
+            ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
+            oldest = f" (for {duration(max(ages))})" if ages else ""
+            word = "healthy" if condition == "fine" else condition.replace("_", " ")
+            parts += [f"{len(those)} {word}{oldest}"] if those else []
+        parts += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
+        ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
+        return f"{counted(len(ids), 'sink')}{': ' if parts else ''}{', '.join(parts)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON; see docs/reference/json.md. ``summary`` and ``note`` are texts for people."""
+        return {
+            "summary": self.summary,
+            "sinks": [report.as_json() for report in self.sinks],
+            "in_doubt": [report.transactional_id for report in self.in_doubt],
+            "unreadable": [dict(vars(each)) for each in self.unreadable],
+            "kafka_problem": self.kafka_problem or None,
+            "database_problem": self.database_problem or None,
+            "note": self.note or None,
+        }

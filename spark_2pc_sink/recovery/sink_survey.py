@@ -33,8 +33,7 @@ from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
-from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, UnreadableSink, owed_reason, problem_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,8 +113,6 @@ class SinkSurvey:
             note=note,
         )
 
-    # --- the database ----------------------------------------------------------------------------------------------
-
     def _read_database(self) -> Survey:
         with closing(self._store):
             return self._store.survey(self._only)
@@ -157,8 +154,6 @@ class SinkSurvey:
             "state_table) or database"
         )
 
-    # --- Kafka -----------------------------------------------------------------------------------------------------
-
     def _ask_kafka(self, survey: Future[Survey], end_of_database: Deadline) -> None:
         end = self._until(_KAFKA_PERCENT)
         with TimedCluster(self._options.kafka, end) as cluster:
@@ -187,7 +182,10 @@ class SinkSurvey:
             report = self._diagnosis(cluster, name, self._end).judge(rows[name], unasked)
             self._reports[name] = replace(report, kafka=None)
         if not (asked or unreadable or rows):
-            self._note = self._note_of_open_transactions(cluster)
+            # Open transactions without a row: a sink's row may be lost with its history.
+            open_ids = list(filter(self._is_requested, TransactionQueries(cluster).open_ids()))
+            names = first_of(open_ids, _NAMED_MAX)
+            self._note = f". Kafka has open transactions of {', '.join(names)}" if names else ""
 
     def _survey_one(
         self,
@@ -230,17 +228,10 @@ class SinkSurvey:
             else:
                 self._reports[name] = by_kafka(name, view)
 
-    def _note_of_open_transactions(self, cluster: Cluster) -> str:
-        """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
-        names = [name for name in TransactionQueries(cluster).open_ids() if self._is_requested(name)]
-        return f". Kafka has open transactions of {', '.join(first_of(names, _NAMED_MAX))}" if names else ""
-
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
         left_ms = max(1, int(end.remaining_s * 1000))
         options = replace(
-            self._options,
-            transactional_id=name,
-            settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms),
+            self._options, transactional_id=name, settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms)
         )
         client = TransactionClient(cluster, name, options.kafka)
         return Diagnosis(options=options, kafka=client, store=self._store, clock=self._clock)

@@ -23,8 +23,7 @@ from spark_2pc_sink.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_2pc_sink.runbook.picture import Picture
-    from spark_2pc_sink.runbook.sides import BothSides
+    from spark_2pc_sink.runbook.sides import BothSides, Picture
     from spark_2pc_sink.verification.report import Verdict
 
 #: How often one question is asked before giving up.
@@ -94,50 +93,6 @@ class Asker(Protocol):
     def ask(self, question: str) -> str: ...
 
 
-class Questions:
-    def __init__(self, asker: Asker, log: IncidentLog) -> None:
-        self.say: Callable[[str], None] = asker.say
-        self._asker = asker
-        self._log = log
-
-    def choose(self, offered: Sequence[Choice]) -> Choice | None:
-        by_name = {choice.name: choice for choice in offered}
-        for _ in range(ANSWERS_MAX):
-            answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
-            if answer == STOP or answer in by_name:
-                return by_name.get(answer)
-            self.say(f"{answer!r} is not one of these")
-        raise NoAnswerError
-
-    def reason(self, choice: Choice) -> str:
-        self.say(f"This accepts a difference: {choice.accepts}")
-        for _ in range(ANSWERS_MAX):
-            answer = self._ask("Why? One sentence for the history", "reason")
-            if answer:
-                return answer
-        raise NoAnswerError
-
-    def confirm(self, choice: Choice) -> bool:
-        self.say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
-        return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
-
-    def take_over(self) -> bool:
-        return self._ask(f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
-
-    def value(self, option: str, question: str) -> object:
-        for _ in range(ANSWERS_MAX):
-            try:
-                return parsed(option, self._ask(question, option))
-            except ConfigurationError as error:
-                self.say(str(error))
-        raise NoAnswerError
-
-    def _ask(self, question: str, name: str) -> str:
-        answer = self._asker.ask(question).strip()
-        self._log.note("answered", f"{question} {answer}", question=name, answer=answer)
-        return answer
-
-
 def parsed(option: str, text: str) -> object:
     """Check an answer, and convert it to the option's type."""
     if option == "accept_loss":
@@ -170,16 +125,10 @@ class Conversation:
     """Walks a person through the problems of one sink after another."""
 
     def __init__(
-        self,
-        sides: BothSides,
-        asker: Asker,
-        log: IncidentLog,
-        *,
-        told: Problem | None = None,
-        automatic: bool = False,
+        self, sides: BothSides, asker: Asker, log: IncidentLog, *, told: Problem | None = None, automatic: bool = False
     ) -> None:
         self._sides = sides
-        self._questions = Questions(asker, log)
+        self._asker = asker
         self._say = asker.say
         self._log = log
         self._told_at_first = self._told = told
@@ -238,7 +187,7 @@ class Conversation:
             if choice is None:
                 return self._left("A person must decide: call spark-2pc runbook without --yes", picture)
         else:
-            choice = self._questions.choose(offered)
+            choice = self._choose(offered)
             if choice is None:
                 return self._left("Nothing was chosen", picture)
         return self._carry_out(choice, picture)
@@ -281,6 +230,42 @@ class Conversation:
             self._say(indent("\n".join(lines), 6 * " "))
         self._say(f"  {STOP}: change nothing")
 
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def _choose(self, offered: Sequence[Choice]) -> Choice | None:
+        by_name = {choice.name: choice for choice in offered}
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
+            if answer == STOP or answer in by_name:
+                return by_name.get(answer)
+            self._say(f"{answer!r} is not one of these")
+        raise NoAnswerError
+
+    def _reason(self, choice: Choice) -> str:
+        self._say(f"This accepts a difference: {choice.accepts}")
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask("Why? One sentence for the history", "reason")
+            if answer:
+                return answer
+        raise NoAnswerError
+
+    def _confirm(self, choice: Choice) -> bool:
+        self._say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
+        return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
+
+    def _value(self, option: str, question: str) -> object:
+        for _ in range(ANSWERS_MAX):
+            try:
+                return parsed(option, self._ask(question, option))
+            except ConfigurationError as error:
+                self._say(str(error))
+        raise NoAnswerError
+
+    def _ask(self, question: str, name: str) -> str:
+        answer = self._asker.ask(question).strip()
+        self._log.note("answered", f"{question} {answer}", question=name, answer=answer)
+        return answer
+
     # --- acting --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, choice: Choice, picture: Picture) -> RunbookEnd | None:
@@ -291,18 +276,18 @@ class Conversation:
             self._compare(picture)
             return None
         if choice.act is Act.ABORT_HANGING:
-            if self._questions.confirm(choice):
+            if self._confirm(choice):
                 lines = self._sides.abort_hanging(picture)
                 self._did("\n".join(lines), choice=choice.name)
             return None
-        named = {option: self._questions.value(option, question) for option, question in choice.inputs.items()}
+        named = {option: self._value(option, question) for option, question in choice.inputs.items()}
         if choice.act is Act.BY_HAND:
             return self._by_hand(choice, named, picture)
         return self._recover(choice, named, picture)
 
     def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture) -> RunbookEnd:
         if choice.on_sink and choice.accepts:
-            named["reason"] = self._questions.reason(choice)
+            named["reason"] = self._reason(choice)
         steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.todo, start=1)]
         pasted = choice.command(self._sides.sink_flags(picture.transactional_id), named)
         todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
@@ -333,8 +318,8 @@ class Conversation:
         for action in planned.actions:
             self._say(f"  - {action}")
         if choice.accepts:
-            keywords["reason"] = self._questions.reason(choice)
-        return self._questions.confirm(choice)
+            keywords["reason"] = self._reason(choice)
+        return self._confirm(choice)
 
     def _act(self, choice: Choice, keywords: dict[str, Any], picture: Picture) -> None:
         transactional_id = picture.transactional_id
@@ -344,7 +329,8 @@ class Conversation:
             if self._automatic:
                 raise
             self._say(str(error))
-            if not self._questions.take_over():
+            question = f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]"
+            if self._ask(question, "take_over") != TAKE_OVER:
                 return
             keywords["take_over"] = True
             report = self._sides.recover(transactional_id, **keywords)
@@ -353,7 +339,8 @@ class Conversation:
             self._accepted.append(choice.accepts)
         command = choice.command(self._sides.sink_flags(transactional_id), keywords)
         done = "\n".join([str(report), "In the history:", *self._sides.last_actions(transactional_id)])
-        self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
+        plain = {name: value.name.lower() if isinstance(value, Enum) else value for name, value in keywords.items()}
+        self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=plain)
 
     def _did(self, text: str, **fields: Any) -> None:
         self._acted = True
@@ -398,7 +385,3 @@ def needs_care(picture: Picture) -> bool:
     """Whether a sink needs a person: not if it is fine, working on a batch, or belongs to another cluster."""
     at_work = picture.report is not None and picture.report.condition == "at_work"
     return not at_work and picture.problem not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
-
-
-def _plain(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.name.lower() if isinstance(value, Enum) else value for name, value in keywords.items()}

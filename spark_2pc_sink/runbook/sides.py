@@ -1,4 +1,9 @@
-"""Kafka and the database for the dialogue: the public functions, with the connections of one command."""
+"""Kafka and the database for the dialogue: the public functions, and the picture of one sink that results from a look.
+
+The picture has the observations from status, the job's error and the topics, and determines the problem. Some problems
+occur only in a job, because they concern the batch that Spark has passed; the job's error names the cause, and a person
+enters it. The state of both sides takes precedence over what a person enters.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,16 @@ from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from jdbc_state import OWED
+from spark_2pc_sink.choices import NO_FACTS, TABLE, Act, Choice, Facts, Problem, Symptom
 from spark_2pc_sink.errors import DualWriteError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, StatusOptions
-from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.history import history
-from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_flags
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture, Readers
+from spark_2pc_sink.recovery.api import history, recover, status
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, kafka_connection, sink_flags
 from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
-from spark_2pc_sink.transactions.remedies import with_cluster
+from spark_2pc_sink.transactions.ending import with_cluster
 from spark_2pc_sink.verification.api import verify
 from spark_2pc_sink.verification.report import Verdict
 
@@ -26,6 +29,70 @@ from spark_2pc_sink.verification.report import Verdict
 WRITTEN_SHOWN: Final = 3
 #: Other producers always have open transactions; one that lasts longer than this is worth a look.
 OPEN_MS_MIN: Final = 60_000
+#: Replaces the transactional id if all sinks were requested and none could be read.
+EVERY_SINK: Final = "every sink"
+_NOT_THE_JOBS: Final = (Symptom.ELSEWHERE, Symptom.NOT_KNOWN)
+
+
+@dataclass(frozen=True)
+class Readers:
+    """What blocks read_committed consumers of a sink's topics: hanging transactions, and open ones of known owners."""
+
+    hanging: tuple[HangingTransaction, ...] = ()
+    owners: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """The observed state of one sink."""
+
+    transactional_id: str
+    report: RecoveryReport | None = None
+    kafka_problem: str = ""
+    database_problem: str = ""
+    unreadable: str = ""
+    readers: Readers = Readers()
+    told: Problem | None = None
+
+    @property
+    def facts(self) -> Facts:
+        facts = NO_FACTS if self.report is None else self.report.incident
+        places = ", ".join(f"{one.where} at offset {one.start_offset}" for one in self.readers.hanging)
+        return replace(facts, places=places, owners=self.readers.owners)
+
+    @property
+    def problem(self) -> Problem:
+        if self.database_problem:
+            return Symptom.DATABASE_OUT_OF_REACH
+        if self.kafka_problem:
+            return Symptom.KAFKA_OUT_OF_REACH
+        if self.unreadable:
+            return Symptom.UNREADABLE
+        shown = Symptom.NOT_KNOWN if self.report is None else self.report.problem
+        if self.told is not None and self._is_told(shown, self.told):
+            return self.told
+        if shown is Symptom.NOTHING_WRONG and self.readers.hanging:
+            return Symptom.HANGING_TRANSACTION
+        return Symptom.READERS_BLOCKED if shown is Symptom.NOTHING_WRONG and self.readers.owners else shown
+
+    def _is_told(self, shown: Problem, told: Problem) -> bool:
+        """Whether both sides admit the problem that the job reports."""
+        if TABLE[told].seen_as is not None:
+            return shown is TABLE[told].seen_as
+        report = self.report
+        if report is None or report.cause is not None or report.actions or shown in _NOT_THE_JOBS:
+            return False
+        owed = report.row is not None and report.row.status == OWED
+        return (owed or report.settled) and TABLE[told].job_only and owed == TABLE[told].about_owed
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The possible actions, the safest first; empty if there is no problem."""
+        fitting = TABLE[self.problem].choices_for(self.facts)
+        # If no sink could be read, another look would find sinks that this picture is not about.
+        again = self.transactional_id != EVERY_SINK
+        return tuple(choice for choice in fitting if again or choice.act is not Act.RECHECK)
 
 
 @dataclass(frozen=True)
@@ -82,11 +149,9 @@ class BothSides:
         """The last actions on a sink, from the table of actions; one line each, the newest last."""
         database = {name: given for name, given in self._connections.items() if name != "kafka"}
         lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
-        return [
-            f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}"
-            + (f": {line['reason']}" if line["reason"] else "")
-            for line in lines
-        ]
+        reasons = [f": {line['reason']}" if line["reason"] else "" for line in lines]
+        told = [f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}" for line in lines]
+        return [text + reason for text, reason in zip(told, reasons, strict=True)]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as noted by the job's newest claim."""
@@ -130,8 +195,7 @@ def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], 
     that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
     """
     hanging: tuple[HangingTransaction, ...] = ()
-    owners: list[str] = []
-    problem = ""
+    owners, problem = list[str](), ""
     try:
         for topic in sorted(topics):
             hanging += tool.find_hanging(topic=topic)

@@ -31,9 +31,8 @@ from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, BatchListSender, SendBatches, join_batches
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater, TransactionClient
 from spark_2pc_sink.options import ServiceOptions
-from spark_2pc_sink.recovery.kafka_side import KafkaSide
-from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt
-from spark_2pc_sink.recovery.resend import resend
+from spark_2pc_sink.recovery.diagnosis import KafkaSide
+from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt, resend
 from spark_2pc_sink.service.transaction import EncodedRecords
 from spark_2pc_sink.wire.record_batch import PlacedBatch
 

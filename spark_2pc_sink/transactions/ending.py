@@ -1,4 +1,4 @@
-"""Hanging transactions, and ending transactions manually (KIP-664).
+"""Hanging transactions, ending transactions manually (KIP-664), and the commands that do it.
 
 A partition leader knows that a transaction is open, but not its owner; a coordinator knows in which partitions it will
 write end markers. A transaction hangs if the first says "open" and no coordinator has the partition on its list.
@@ -14,18 +14,25 @@ coordinator and the database share no transaction. So there are two rows: the fi
 and is written BEFORE the coordinator is asked; the second records the result. If the second is
 missing the process died in between, or the database was lost: `spark-2pc transactions describe` then shows the id's
 state.
+
+Which command ends an open transaction depends on its owner. A sink's transaction is ended by ``spark-2pc recover``, as
+the sink's database has decided; any other way may leave Kafka without a batch that the database has. The database
+identifies its sinks by the ids and pairs in its state table. Without one the owner is unknown, and a transaction
+without a timeout (two-phase commit, KIP-939) may be a sink's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from jdbc_state import StateStore
+from jdbc_state import StateRow, StateStore
 from jdbc_state.actions import FORCE_TERMINATE
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.choices.choice import remedy
+from spark_2pc_sink.choices.choice import RECOVER, STATUS, remedy
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortRefusedError,
@@ -35,7 +42,7 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
     StateStoreError,
 )
-from spark_2pc_sink.ids import ENDING_STATES, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.ids import ENDING_STATES, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.kafka.transaction_queries import (
     AbortedOpenTransaction,
@@ -46,7 +53,7 @@ from spark_2pc_sink.kafka.transaction_queries import (
     TransactionQueries,
 )
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.transactions.remedies import end_known
+from spark_2pc_sink.recovery.report import NamedConnection
 from spark_2pc_sink.wire.messages import KafkaPart, describe_error, initialized_pair
 
 #: The only states in which partitions of a transaction are open: from Produce to the last end marker.
@@ -109,16 +116,12 @@ _FIRST_COORDINATOR_EPOCH: Final = 0
 
 @dataclass(frozen=True)
 class AbortTarget:
-    """The open transaction to abort, identified by its first offset or its pair.
-
-    Args:
-        producer: its pair, instead of ``start_offset``.
-        coordinator_epoch: for the marker; None uses the leader's last known one.
-    """
+    """The open transaction to abort, identified by its first offset or its pair."""
 
     partition: TopicPartition
     start_offset: int | None
     producer: ProducerIdAndEpoch | None
+    #: For the marker; None uses the leader's last known one.
     coordinator_epoch: int | None
 
     def matches(self, found: OpenTransaction) -> bool:
@@ -131,16 +134,7 @@ class AbortTarget:
 
 
 def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransaction:
-    """Write an ABORT marker into one partition, for a hanging transaction.
-
-    Raises:
-        ConfigurationError: no such transaction is open there. Nothing was written.
-        AbortRefusedError: its coordinator knows it, or it changed between two checks. Nothing was written.
-        KafkaError: the leader refused the marker: code 47 if a newer epoch of the producer has written since, 52
-            if the coordinator epoch is too old.
-        OutcomeUnknownError: the answers to several markers were lost.
-        AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was written.
-    """
+    """Write an ABORT marker into one partition, for a hanging transaction; see `TransactionTool.abort`."""
     sent: tuple[OpenTransaction, str] | None = None
     last_error = ""
     for _ in range(MARKERS_SENT_MAX):
@@ -174,13 +168,8 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
 def force_terminate(queries: TransactionQueries, transactional_id: str) -> TerminatedTransaction:
     """Have the coordinator abort the id's transaction, and fence its producer (KIP-939, forceTerminateTransaction).
 
-    It is a plain InitProducerId, which also ends transactions with two-phase commit.
-
-    Raises:
-        ConfigurationError: no coordinator lists the id; InitProducerId would create it. Nothing was changed.
-        KafkaError: the coordinator refused.
-        OutcomeUnknownError: the transaction was still being aborted at the deadline.
-        AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was changed.
+    It is a plain InitProducerId, which also ends transactions with two-phase commit; see
+    `TransactionTool.force_terminate`.
     """
     listed = {row.transactional_id for row in queries.listings(ListFilter())}
     before = queries.details(transactional_id) if transactional_id in listed else None
@@ -277,12 +266,7 @@ def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
 def force_terminate_recorded(
     queries: TransactionQueries, transactional_id: str, store: StateStore
 ) -> TerminatedTransaction:
-    """`force_terminate`, recorded in a sink's database before and after.
-
-    Raises:
-        StateStoreError: the first record could not be written; the coordinator was not asked.
-        DualWriteError: as `force_terminate`; the failure is recorded too.
-    """
+    """`force_terminate`, recorded in a sink's database before and after; a failure is recorded too."""
     store.note_action(transactional_id, None, FORCE_TERMINATE, {"outcome": "asked"})
     try:
         done = force_terminate(queries, transactional_id)
@@ -308,3 +292,73 @@ def _note(store: StateStore, transactional_id: str, detail: Mapping[str, str]) -
     except StateStoreError as error:
         return f"the outcome ({detail['outcome']}) could not be recorded in the database: {error}"
     return ""
+
+
+_TOOL: Final = "spark-2pc transactions"
+AS_DECIDED: Final = "ends it as the sink's database has decided"
+#: The check whether force-terminate has removed a batch from Kafka that a database has.
+AFTER_TERMINATION: Final = (
+    "if it is a sink: records the batch as owed if its database has decided it, so that the job sends it again"
+)
+_BARE: Final = re.compile(r"^spark-2pc (?:recover|status|transactions [a-z-]+)")
+
+
+@dataclass(frozen=True)
+class KnownSinks:
+    """A database's sinks."""
+
+    ids: frozenset[str]
+    producers: Mapping[int, str]
+
+    @classmethod
+    def of(cls, rows: Iterable[StateRow]) -> KnownSinks:
+        listed = list(rows)
+        pairs = [
+            (PreparedTxnState(text).producer, row.transactional_id)
+            for row in listed
+            for text in (row.prepared_transaction_state, row.settled)
+        ]
+        producers = {pair.producer_id: transactional_id for pair, transactional_id in pairs if pair is not None}
+        return cls(frozenset(row.transactional_id for row in listed), producers)
+
+
+def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, ...]:
+    """Remedies for a transaction that its coordinator knows; ``is_sink`` is None if no database was asked."""
+    if owner.state != TransactionState.ONGOING:
+        wait = f"wait: its markers are being written ({owner.state}); if that state stays, a leader has refused one"
+        return (f"{wait} (see the log of broker {owner.coordinator}), and a restart of that broker sends them again",)
+    recover = about_id(RECOVER, owner.transactional_id, f"{'' if is_sink else 'if it is a sink: '}{AS_DECIDED}")
+    lost = f"if {'the database' if is_sink else 'its owner'} is permanently lost"
+    change = f"{lost}: aborts it in every partition, and fences its producer"
+    terminate = about_id(f"{_TOOL} force-terminate", owner.transactional_id, change)
+    if owner.two_phase_commit:
+        wait = "let its owner end it, or restart the owner: with two-phase commit it does not time out"
+        return (wait, terminate) if is_sink is False else (wait, recover, terminate)
+    wait = f"wait: its producer ends it, or the coordinator aborts it {owner.timeout_ms} ms after it began"
+    return (wait, recover, terminate) if is_sink else (wait, terminate)
+
+
+def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
+    """Remedies for a hanging transaction; ``sink`` is the owning sink's transactional id, None if unknown."""
+    where = f"--topic {shlex.quote(found.topic)} --partition {found.partition} --start-offset {found.start_offset}"
+    change = f"readers never see its records in {found.where}; refused if a coordinator knows it"
+    abort = remedy(f"{_TOOL} abort {where}", change)
+    if sink is None:
+        return (abort,)
+    look = about_id(STATUS, sink, "changes nothing: shows whether the database of its sink has decided it")
+    return look, about_id(RECOVER, sink, f"before any abort: {AS_DECIDED}, or reports why not"), abort
+
+
+def about_id(command: str, transactional_id: str, change: str) -> str:
+    return remedy(f"{command} --transactional-id {shlex.quote(transactional_id)}", change)
+
+
+def with_cluster(remedies: Iterable[str], connection: NamedConnection) -> tuple[str, ...]:
+    """The remedies with complete commands; a database that is not named must be added by the operator, as a URL."""
+
+    def named(found: re.Match[str]) -> str:
+        words = [found[0], connection.words] if connection.words else [found[0]]
+        lacks_database = found[0] in (RECOVER, STATUS) and not connection.database
+        return " ".join([*words, "--database URL"] if lacks_database else words)
+
+    return tuple(_BARE.sub(named, each) for each in remedies)

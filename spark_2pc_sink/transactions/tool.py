@@ -27,9 +27,8 @@ from spark_2pc_sink.kafka.transaction_queries import (
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
-from spark_2pc_sink.recovery.recover_command import kafka_connection
+from spark_2pc_sink.recovery.report import kafka_connection
 from spark_2pc_sink.transactions import ending
-from spark_2pc_sink.transactions.remedies import with_cluster
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -185,7 +184,7 @@ class TransactionTool:
         producer: ProducerIdAndEpoch | None = None,
         coordinator_epoch: int | None = None,
     ) -> AbortedOpenTransaction:
-        """End a hanging transaction in one partition; see `spark_2pc_sink.transactions.ending.abort`.
+        """End a hanging transaction in one partition; see `spark_2pc_sink.transactions.ending`.
 
         Args:
             topic: topic name.
@@ -195,9 +194,12 @@ class TransactionTool:
             coordinator_epoch: for the marker; the leader's last known one if None.
 
         Raises:
-            ConfigurationError: an argument is invalid, or no such transaction is open there.
-            AbortRefusedError: its coordinator knows it, or it changed in the meantime. Nothing was written.
-            KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.abort`.
+            ConfigurationError: an argument is invalid, or no such transaction is open there. Nothing was written.
+            AbortRefusedError: its coordinator knows it, or it changed between two checks. Nothing was written.
+            KafkaError: the leader refused the marker: code 47 if a newer epoch of the producer has written since, 52
+                if the coordinator epoch is too old.
+            OutcomeUnknownError: the answers to several markers were lost.
+            AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was written.
         """
         where = _partition(topic, partition)
         if (start_offset is None) == (producer is None):
@@ -210,7 +212,7 @@ class TransactionTool:
         try:
             return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
         except AbortRefusedError as error:
-            remedies = with_cluster(error.remedies, kafka_connection(self._kafka))
+            remedies = ending.with_cluster(error.remedies, kafka_connection(self._kafka))
             raise replace(error, remedies=remedies) from error
 
     def force_terminate(
@@ -222,7 +224,7 @@ class TransactionTool:
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
     ) -> TerminatedTransaction:
-        """Abort the id's transaction and fence its producer; see `spark_2pc_sink.transactions.ending.force_terminate`.
+        """Abort the id's transaction and fence its producer; see `spark_2pc_sink.transactions.ending`.
 
         Args:
             transactional_id: any transactional id.
@@ -233,9 +235,12 @@ class TransactionTool:
             state_table: the sinks' state table; the record goes to the table with this name plus ``_actions``.
 
         Raises:
-            ConfigurationError: no coordinator lists the id; or a reason is given without a database.
+            ConfigurationError: no coordinator lists the id, which InitProducerId would create; or a reason is given
+                without a database. Nothing was changed.
             StateStoreError: it cannot be recorded; the coordinator was not asked.
-            KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.force_terminate`.
+            KafkaError: the coordinator refused.
+            OutcomeUnknownError: the transaction was still being aborted at the deadline.
+            AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was changed.
         """
         _check_given("transactional_id", transactional_id)
         if database is None:
@@ -244,11 +249,7 @@ class TransactionTool:
             return ending.force_terminate(self._queries, transactional_id)
         # The given id may be invalid for a sink.
         options = RecoveryOptions.of_every_sink(
-            kafka=self._kafka,
-            database=database,
-            reason=reason,
-            state_schema=state_schema,
-            state_table=state_table,
+            kafka=self._kafka, database=database, reason=reason, state_schema=state_schema, state_table=state_table
         )
         with closing(open_store(options)) as store:
             return ending.force_terminate_recorded(self._queries, transactional_id, store)

@@ -82,13 +82,11 @@ def verify(
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
     request, begun = VerifyRequest.parse(locals()), time.monotonic()
-    if open_transaction:
-        # Imported here: the client for the coordinator takes as much memory as all the rest.
-        from spark_2pc_sink.verification.open_records import run_open as run  # noqa: PLC0415
-    else:
-        # Imported here: the package can be imported without the extra for the reader of topics.
-        from spark_2pc_sink.verification.verification import run  # noqa: PLC0415
-    return replace(run(request), seconds=round(time.monotonic() - begun, 3))
+    # Imported here: the package can be imported without the extra for the reader of topics.
+    from spark_2pc_sink.verification.verification import run, run_open  # noqa: PLC0415
+
+    report = run_open(request) if open_transaction else run(request)
+    return replace(report, seconds=round(time.monotonic() - begun, 3))
 
 
 @dataclass(frozen=True)
@@ -144,18 +142,16 @@ class VerifyRequest:
     progress: Callable[[str, int, int], None]
     differences_max: int
     wait_ms: int
-    table_only: bool = False
-    write_missing: Path | None = None
-    registry: SchemaRegistryOptions | None = None
+    table_only: bool
+    write_missing: Path | None
+    registry: SchemaRegistryOptions | None
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> VerifyRequest:
-        common = {item.name for item in options_of(CommonOptions)}
-        keys, directory = given["keys"], given["write_missing"]
-        shape = {name: given[name] for name in SHAPE} | {"keys": None if keys is None else tuple(keys)}
+        common, directory = {item.name for item in options_of(CommonOptions)}, given["write_missing"]
         return cls(
             options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
-            target=GivenTarget(**shape),
+            target=GivenTarget(**{name: given[name] for name in SHAPE}),
             scope=Scope(given["since"], given["last"], given["batch"]),
             progress=given["progress"] or (lambda *_: None),
             write_missing=None if directory is None else checked_directory(Path(directory)),

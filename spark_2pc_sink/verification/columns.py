@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: For a column, the record's field that has its value, and the path inside it; () if no field has it.
 Paths: TypeAlias = Callable[[str], tuple[str, ...]]
 
-# --- the table -----------------------------------------------------------------------------------------------------
-
 _FIND: Final = """
 SELECT c.oid::bigint, n.nspname, c.relname,
        CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user::text ELSE '' END
@@ -63,38 +61,32 @@ ORDER BY i.indisprimary DESC, i.indexrelid
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table.
-
-    Attributes:
-        type_name: stored type as SQL, such as 'numeric(10,2)'; the base type for a domain.
-        base: ``pg_type.typname`` of the stored type; '' if it is not built in.
-        generated: the table computes it.
-        filled: the table sets it if a row omits it.
-        loose_collation: as SQL, a collation under which different texts are equal; '' for none.
-        identity: UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
-    """
+    """One column of the table."""
 
     name: str
+    #: Stored type as SQL, such as 'numeric(10,2)'; the base type for a domain.
     type_name: str
+    #: ``pg_type.typname`` of the stored type; '' if it is not built in.
     base: str
     is_array: bool = False
+    #: The table computes it.
     generated: bool = False
+    #: The table sets it if a row omits it.
     filled: bool = False
+    #: As SQL, a collation under which different texts are equal; '' for none.
     loose_collation: str = ""
+    #: UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
     identity: bool = False
 
 
 @dataclass(frozen=True)
 class TableShape:
-    """A table as the catalogue describes it; the primary key is the first of the unique keys.
-
-    Attributes:
-        hidden_from: the role for which row-level security may hide rows; '' if it hides none.
-    """
+    """A table as the catalogue describes it; the primary key is the first of the unique keys."""
 
     table: TableName
     columns: tuple[Column, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
+    #: The role for which row-level security may hide rows; '' if it hides none.
     hidden_from: str = ""
 
 
@@ -113,8 +105,6 @@ def read_shape(cursor: Cursor, table: str) -> TableShape:
     return TableShape(TableName(name, schema), columns, tuple(tuple(key) for (key,) in cursor.fetchall()), role)
 
 
-# --- the records ---------------------------------------------------------------------------------------------------
-
 _FRACTION: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.(\d+))?")
 _ZONED: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
 
@@ -127,19 +117,16 @@ class _Number(str):
 
 @dataclass
 class FieldFacts:
-    """Forms of one field's values in the sample.
+    """Forms of one field's values in the sample."""
 
-    Attributes:
-        fraction_digits: fractional digits of the second in timestamps; -1 if there are none.
-        point: a number has a decimal point or an exponent.
-        text, other: a value is a text, and an object or an array.
-        zoned: such a value contains a timestamp in a time zone other than UTC.
-    """
-
+    #: Fractional digits of the second in timestamps; -1 if there are none.
     fraction_digits: int = -1
+    #: A number has a decimal point or an exponent.
     point: bool = False
+    #: text, other: a value is a text, and an object or an array.
     text: bool = False
     other: bool = False
+    #: Such a value contains a timestamp in a time zone other than UTC.
     zoned: bool = False
 
     def note(self, value: object) -> None:
@@ -179,8 +166,6 @@ def as_object(value: bytes | None) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-# --- the rules -----------------------------------------------------------------------------------------------------
-
 _TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
 _OTHERS: Final = frozenset(
@@ -196,47 +181,37 @@ _USUAL_DIGITS: Final = 3
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """Rule by which one column is compared.
-
-    Attributes:
-        field: the record's field.
-        field_type: PostgreSQL type that the field is read as.
-        read: SQL that converts the raw field to what the next two see under its name.
-        of_record, of_table: SQL for the compared forms of the two sides.
-        of_row: SQL for the column's value in a row that is made from the record.
-    """
+    """Rule by which one column is compared."""
 
     name: str
+    #: The record's field.
     field: str
+    #: PostgreSQL type that the field is read as.
     field_type: str
+    #: SQL that converts the raw field to what the next two see under its name.
     read: str
+    #: of_record, of_table: SQL for the compared forms of the two sides.
     of_record: str
     of_table: str
+    #: SQL for the column's value in a row that is made from the record.
     of_row: str
 
 
 @dataclass(frozen=True)
 class ComparedColumns:
-    """The columns that are compared, in the order of the table.
-
-    Attributes:
-        unseen: fields of columns that are in no record of the sample: records with one must be looked for.
-        not_checked: columns and fields that are omitted, and why.
-        given: the user's expressions by column; empty if the value's fields are used.
-    """
+    """The columns that are compared, in the order of the table."""
 
     columns: tuple[ComparedColumn, ...]
+    #: Fields of columns that are in no record of the sample: records with one must be looked for.
     unseen: tuple[str, ...] = ()
+    #: Columns and fields that are omitted, and why.
     not_checked: tuple[NotChecked, ...] = ()
+    #: The user's expressions by column; empty if the value's fields are used.
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
-
-    def named(self, names: Sequence[str]) -> tuple[ComparedColumn, ...]:
-        found = {column.name: column for column in self.columns}
-        return tuple(found[name] for name in names)
 
 
 def compared_columns(
@@ -253,23 +228,23 @@ def compared_columns(
     ``given`` has expressions for columns, if the values' fields are not the columns, and ``lacking`` is why a column
     has none. Without ``paths`` the fields have the columns' names. ``keys`` identify a row in the table.
     """
-    if given:
-        return _given_columns(shape, given, lacking, keys)
     compared: list[ComparedColumn] = []
     unseen: list[str] = []
     left: list[NotChecked] = []
     types: dict[str, str] = {}
     for column in shape.columns:
-        path = (column.name,) if paths is None else paths(column.name)
-        found = facts.fields.get(path[0]) if path else None
-        if found is None:
-            unseen += path[:1]
-            left.append(NotChecked(f"column {column.name}", _why_unseen(column, path)))
-            continue
-        if len(path) > 1:
-            found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
-        why = _why_left(column, found, path)
-        rule = None if why else _rule(column, found, path)
+        path: tuple[str, ...] = (column.name,)
+        if given:
+            found = FieldFacts(fraction_digits=_USUAL_DIGITS)
+            why = "" if column.name in given else lacking
+        else:
+            path = path if paths is None else paths(column.name)
+            seen = facts.fields.get(path[0]) if path else None
+            unseen += path[:1] if seen is None else ()
+            why, found = _why_left(column, seen, path), seen or FieldFacts()
+            if len(path) > 1:
+                found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
+        rule = None if why else _rule(column, found, path, (given or {}).get(column.name))
         if rule is not None and types.setdefault(path[0], rule.field_type + rule.read) != rule.field_type + rule.read:
             why = f"another column of another type is compared with the same field {path[0]}"
         if rule is None or why:
@@ -277,38 +252,19 @@ def compared_columns(
             continue
         compared.append(_collated(rule, column, keys))
         if column.base in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
-            why = f"records have {max(found.fraction_digits, 0)} fractional digits of a second, and these are compared"
+            digits = max(found.fraction_digits, 0)
+            why = f"records have {digits} fractional digits of a second, and these are compared"
+            why = "milliseconds are compared" if given else why
             left.append(NotChecked(f"finer parts of column {column.name}", why))
     known = {column.field for column in compared} | {column.name for column in shape.columns if paths is None}
-    if unknown := [name for name in facts.fields if name not in known]:
+    if unknown := [name for name in facts.fields if not given and name not in known]:
         why = "the table has no column of that name" if paths is None else "no column has the same expression"
         left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
-    return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
-
-
-def _given_columns(shape: TableShape, given: Mapping[str, str], lacking: str, keys: Collection[str]) -> ComparedColumns:
-    compared, left = [], []
-    for column in shape.columns:
-        if column.name not in given:
-            left.append(NotChecked(f"column {column.name}", lacking))
-            continue
-        if column.base in _TIMESTAMPS:
-            left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
-        # The expression already gives the column's value, so only the precision is adjusted. Length and precision of
-        # the type are omitted, as a cast would truncate or round.
-        kind = f'pg_catalog."{column.base}"' if column.base in _HASHED else column.type_name
-        own = quote_identifier(column.name)
-        form = _form(column, FieldFacts(fraction_digits=_USUAL_DIGITS)).table(own)
-        rule = ComparedColumn(column.name, column.name, "", f"({given[column.name]})::{kind}", form, form, own)
-        compared.append(_collated(rule, column, keys))
-    return ComparedColumns(tuple(compared), not_checked=tuple(left), given=given)
+    return ComparedColumns(tuple(compared), tuple(unseen), tuple(left), given or {})
 
 
 def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
-    """The rule for a column whose collation treats different texts as equal: both sides use that collation.
-
-    A key is equal in each of its spellings. In other columns the bytes are compared.
-    """
+    """The rule, if a collation treats different texts as equal: keys are compared by it, other columns by bytes."""
     both = (rule.of_record, rule.of_table)
     if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
         # By its own equality, which ignores case.
@@ -321,46 +277,48 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
     return replace(rule, of_record=of_record, of_table=of_table)
 
 
-def _why_unseen(column: Column, path: Sequence[str]) -> str:
-    if path and path[0] != column.name:
-        return f"no record has the field {path[0]}, from which it is made"
-    does = "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
-    return f"{does}no record has a field of that name"
-
-
-def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
+def _why_left(column: Column, found: FieldFacts | None, path: Sequence[str]) -> str:
     """Why a column cannot be compared with its field; '' if it can."""
+    if found is None:
+        does = (
+            "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
+        )
+        made_of = f"no record has the field {path[0]}, from which it is made" if path else ""
+        return made_of if path and path[0] != column.name else f"{does}no record has a field of that name"
     if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
         return f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
     if column.base == "_interval":
         return "to_json writes intervals in its own format"
     if column.is_array and (column.base in _OTHER_ELEMENTS or len(path) > 1):
         return "elements of such an array have another form in JSON"
-    if found.other and not column.is_array and column.base not in ("json", "jsonb"):
+    if found.other and len(path) == 1 and not column.is_array and column.base not in ("json", "jsonb"):
         return f"records have an object or an array, and the column is {column.type_name}"
     return ""
 
 
 class _Form(NamedTuple):
-    """Conversion of a type's values to the compared form.
+    """Conversion of a type's values to the compared form."""
 
-    Attributes:
-        kind: PostgreSQL type that the field is read as.
-        record, table: convert each side to the form.
-        row: gives the column's value; None if ``record`` does.
-        spell: makes a ``kind`` of the field's text; None if PostgreSQL reads the text directly.
-    """
-
+    #: PostgreSQL type that the field is read as.
     kind: str
+    #: record, table: convert each side to the form.
     record: Callable[[str], str] = str
     table: Callable[[str], str] = str
+    #: Gives the column's value; None if ``record`` does.
     row: Callable[[str], str] | None = None
+    #: Makes a ``kind`` of the field's text; None if PostgreSQL reads the text directly.
     spell: Callable[[str], str] | None = None
 
 
-def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedColumn:
-    """The rule for a column whose value is in a field, or in a field inside a field."""
-    form = _form(column, found)
+def _rule(column: Column, found: FieldFacts, path: Sequence[str], expression: str | None) -> ComparedColumn:
+    """The rule for a column whose value is in a field, or in a field inside a field, or the user's expression."""
+    form, own = _form(column, found), quote_identifier(column.name)
+    of_table = form.table(own)
+    if expression is not None:
+        # It already gives the column's value, so only the precision is adjusted. Length and precision of the type are
+        # omitted, as a cast would truncate or round.
+        kind = f'pg_catalog."{column.base}"' if column.base in _HASHED else column.type_name
+        return ComparedColumn(column.name, column.name, "", f"({expression})::{kind}", of_table, of_table, own)
     spell = form.spell or str
     value = read = quote_identifier(path[0])
     if len(path) == 1:
@@ -369,7 +327,6 @@ def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedCol
         name = path[1].replace("'", "''")
         inner = f"({value}{'->' if form.kind == 'jsonb' else '->>'}'{name}')"
         field_type, value = "json", f"({spell(inner)})::{form.kind}"
-    of_table = form.table(quote_identifier(column.name))
     of_row = (form.row or form.record)(value)
     return ComparedColumn(column.name, path[0], field_type, read, form.record(value), of_table, of_row)
 

@@ -11,16 +11,18 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import text
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Tally
 from spark_2pc_sink.verification.report import DeadLetterResult, Difference, Differences
 from spark_2pc_sink.verification.table_pairs import layout_at
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: The columns that are compared, of dead letters with the same query, batch and identity.
 COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")
@@ -40,10 +42,8 @@ class DeadLetter:
     offset: int | None = None
 
     def shown(self, names: Iterable[str] = COMPARED) -> dict[str, Any]:
-        """As JSON, for a report."""
-        columns = {name: self.columns[name] for name in names if name in self.columns}
-        shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
-        return shown
+        shown = {name: self.columns[name] for name in names if name in self.columns}
+        return dict(json.loads(json.dumps(shown, default=str)))
 
     def difference(self, **fields: Any) -> Difference:
         place = {} if self.partition is None else asdict(self.partition)
@@ -87,8 +87,8 @@ def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str
         if letter is not None and letter.key[1] == claims[index].batch:
             in_topic.append(letter)
             continue
-        why = "this record is not a dead letter of the batch"
-        differences.add(Difference(kind="stranger", text=why, batch=claims[index].batch, offset=offset, **asdict(at)))
+        why, batch = "this record is not a dead letter of the batch", claims[index].batch
+        differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
     # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
@@ -162,10 +162,7 @@ def dead_letter_of(
     *,
     queries: Collection[str] = (),
 ) -> DeadLetter | None:
-    """A record's dead letter; None if it is not one of this sink.
-
-    For its own ``queries`` this includes an earlier transactional id of the sink.
-    """
+    """A record's dead letter; None if it is not one of this sink, or of an earlier id of it with these ``queries``."""
     try:
         decoded = parsed(value or b"")
         letter_key = (decoded["query_id"], decoded["batch_id"], decoded["identity"])

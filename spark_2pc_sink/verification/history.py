@@ -1,6 +1,6 @@
 """The history of the state row against the topics: the offsets each batch claims, and the records at them.
 
-Pure: it is fed with history lines and with records, and keeps no record. The lines of a history need not all belong to
+It is fed with history lines and with records, and keeps no record. The lines of a history need not all belong to
 batches of one query: a person may have let another query take the row (its batches count from 0 again), or continued
 without batches that are lost. Such lines have nothing to compare, but they explain records that would otherwise look
 foreign.
@@ -9,17 +9,24 @@ foreign.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import xxhash
 
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.verification.report import BatchResult, Difference, Differences
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: First and last offset, or first offset and end, by partition.
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -37,10 +44,7 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 
 
 class _Lengths(dict[int, bytes]):
-    """Lengths as Kafka encodes them in a record (zigzag varint); -1 is an absent key or value.
-
-    Nearly all are in the table, and looking one up there is no call of Python's.
-    """
+    """Lengths as Kafka encodes them in a record (zigzag varint), -1 if absent; for nearly all without a Python call."""
 
     def __missing__(self, length: int) -> bytes:
         rest = length << 1 if length >= 0 else 1
@@ -96,40 +100,34 @@ def _seed(topic: str) -> int:
     return xxhash.xxh3_64_intdigest(topic.encode())
 
 
-# --- the batches of the history -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryBatch:
-    """One batch of the history, and what the topics' logs say of it.
-
-    Attributes:
-        decision: number of its history line.
-        digest: '' if an operator has accepted any.
-        ranges: the first and the last offset in each partition.
-        gone: its topics that do not exist any more, or were created again.
-        decided_at: by the database's clock; None if unknown.
-        rows: number of rows it wrote to all tables.
-        outputs: number of rows or records of each output, by its text; empty if the history lacks them.
-        in_doubt: the database has decided it, and according to the state row, Kafka lacks it.
-        unknown: why it cannot be compared; '' if it can. Its ranges still explain records.
-        hidden: why read_committed consumers do not see it; '' if they do.
-        in_scope: it is to be compared.
-    """
+    """One batch of the history, and what the topics' logs say of it."""
 
     batch: int | None
+    #: Number of its history line.
     decision: int
     records: int = 0
+    #: '' if an operator has accepted any.
     digest: str = ""
+    #: The first and the last offset in each partition.
     ranges: Ranges = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: Its topics that do not exist any more, or were created again.
     gone: frozenset[str] = frozenset()
+    #: By the database's clock; None if unknown.
     decided_at: datetime | None = None
+    #: Number of rows it wrote to all tables.
     rows: int = 0
+    #: Number of rows or records of each output, by its text; empty if the history lacks them.
     outputs: Mapping[str, int] = field(default_factory=dict)
+    #: The database has decided it, and according to the state row, Kafka lacks it.
     in_doubt: bool = False
+    #: Why it cannot be compared; '' if it can. Its ranges still explain records.
     unknown: str = ""
+    #: Why read_committed consumers do not see it; '' if they do.
     hidden: str = ""
+    #: It is to be compared.
     in_scope: bool = True
 
     @property
@@ -144,19 +142,16 @@ class HistoryBatch:
 
 @dataclass(frozen=True)
 class TopicLogs:
-    """The topics of a sink as Kafka describes them.
+    """The topics of a sink as Kafka describes them."""
 
-    Attributes:
-        topic_ids: ids of the topics that exist; '' if the brokers have no ids.
-        starts: the first retained offset of each partition.
-        ends, written: one past the last offset that read_committed consumers see, and one past that of the log.
-        compacted: topics whose superseded records the brokers remove.
-    """
-
+    #: Ids of the topics that exist; '' if the brokers have no ids.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: The first retained offset of each partition.
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: ends, written: one past the last offset that read_committed consumers see, and one past that of the log.
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     written: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Topics whose superseded records the brokers remove.
     compacted: frozenset[str] = frozenset()
 
     def replaced(self, claim: HistoryBatch) -> frozenset[str]:
@@ -170,17 +165,14 @@ class TopicLogs:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """All batches in the history, the oldest first, each with its last attempt.
-
-    Attributes:
-        newest_query: index of the first claim of the query that owns the state row: batch ids are its own from there.
-        from_the_start: no batch of the sink is older than these.
-        skipped: pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
-    """
+    """All batches in the history, the oldest first, each with its last attempt."""
 
     claims: tuple[HistoryBatch, ...] = ()
+    #: Index of the first claim of the query that owns the state row: batch ids are its own from there.
     newest_query: int = 0
+    #: No batch of the sink is older than these.
     from_the_start: bool = False
+    #: Pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
     skipped: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -254,9 +246,6 @@ def _claim(line: HistoryLine, before: Sequence[HistoryBatch], *, newest: bool, c
     return claim
 
 
-# --- the records in the topics --------------------------------------------------------------------------------------
-
-
 @dataclass
 class Found:
     """The records in one batch's ranges; ``seen`` has the first and the last offset of a record in each partition."""
@@ -279,24 +268,18 @@ class Unclaimed:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive records of one claim, or of none, from index ``start`` to ``stop`` of the input.
-
-    Attributes:
-        claim: index; -1 for none.
-        order: index of the claim that they belong to, or follow; -1 for records before the first claim.
-    """
+    """Consecutive records of one claim, or of none, from index ``start`` to ``stop`` of the input."""
 
     start: int
     stop: int
+    #: Index; -1 for none.
     claim: int
+    #: Index of the claim that they belong to, or follow; -1 for records before the first claim.
     order: int
 
 
 class PartitionClaims:
-    """The ranges of one partition: first and last offset, and index of the claim.
-
-    Overlapping ones end where the next begins.
-    """
+    """The ranges of one partition: first and last offset, and index of the claim. Overlapping ones end at the next."""
 
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         ordered = sorted(ranges)
@@ -362,3 +345,126 @@ class Tally:
                 before.records += records
             else:
                 self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
+
+
+def offsets_of(messages: Sequence[Message]) -> list[int]:
+    """The offsets of records; librdkafka's types allow None, but consumed records have one."""
+    return cast("list[int]", [message.offset() for message in messages])
+
+
+def headers_of(message: Message) -> Headers | None:
+    """The headers of a record; librdkafka's types are wider than what a consumer gets."""
+    return cast("Headers | None", message.headers())
+
+
+@dataclass
+class HistoryCheck:
+    evidence: Evidence
+    differences: Differences
+
+    @property
+    def _digests(self) -> bool:
+        """Whether the history's digests cover records only."""
+        layout = self.evidence.layout
+        return layout is None or all(lane.records for lane in layout.each)
+
+    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
+        """Compare every batch of the scope with the records read, and report the differences."""
+        known = self.evidence.claims
+        for before, after in known.skipped:
+            text = f"the history skips from batch {before} to batch {after}"
+            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
+        if not self._digests:
+            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
+        results = tuple(
+            self._result(claim, found) for claim, found in zip(known.claims, tally.found, strict=True) if claim.in_scope
+        )
+        for left in tally.unclaimed:
+            records = counted(left.records, "record")
+            if left.after < 0 and not known.from_the_start:
+                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
+                self.differences.skip(what, "it does not reach back that far")
+                continue
+            where = "before the first batch" if left.after < 0 else f"after batch {known.claims[left.after].batch}"
+            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
+            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
+            self.differences.add(Difference(kind="gap", text=text, **place))
+        return results
+
+    def _result(self, claim: HistoryBatch, found: Found) -> BatchResult:
+        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
+        if why := claim.unknown or claim.hidden:
+            self.differences.skip(f"batch {claim.batch} against the history", why)
+            return replace(result, found=None, checked=False)
+        differing, digest_same = list(self._lost(claim)), None
+        if packed := sorted(claim.topics & self.evidence.logs.compacted):
+            why = "log compaction removes records that later ones supersede"
+            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
+        elif not differing:
+            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self._digests else None
+            differing = list(self._changed(claim, found, digest_same=digest_same))
+        for difference in differing:
+            self.differences.add(replace(difference, batch=claim.batch))
+        return replace(result, digest_same=digest_same, same=not differing)
+
+    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
+        """The records of the batch that are gone with its topic or log."""
+        for topic in sorted(claim.gone):
+            was, now = claim.topic_ids.get(topic, "") or "unknown", self.evidence.logs.topic_ids.get(topic)
+            place = asdict(min(at for at in claim.ranges if at.topic == topic))
+            if now is None:
+                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
+                yield Difference(kind="topic_deleted", text=text, **place)
+            else:
+                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
+                yield Difference(kind="topic_remade", text=text, **place)
+        for partition, (first, last) in sorted(claim.ranges.items()):
+            start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
+            if partition.topic in claim.gone:
+                continue
+            if start is None or end is None:
+                text = f"partition {partition} does not exist any more"
+            elif start > first:
+                text = f"the log begins at offset {start}"
+            elif end <= last:
+                text = f"the log ends at offset {end}"
+            else:
+                continue
+            text += f"; the batch had offsets {first} to {last}"
+            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
+
+    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
+        if found.records != claim.records:
+            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
+            yield Difference(kind="batch_count", text=text)
+        elif digest_same is False:
+            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
+            yield Difference(kind="digest", text=text)
+        many = found.records - claim.records
+        if many > 0 and self._digests:
+            # The hash of a single stranger is the excess in the digest.
+            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+            place = self._locate(claim, wanted) if many == 1 else None
+            if place is not None:
+                at, offset = place
+                text, first, last = "this record does not belong to the batch", offset, offset
+            else:
+                at, (first, last) = min(claim.ranges.items())
+                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
+            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
+        for at, (first, last) in sorted(claim.ranges.items()):
+            seen = found.seen.get(at)
+            if seen != (first, last):
+                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
+                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
+                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
+
+    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
+        """The record in a batch's ranges that has a hash."""
+        bounds = self.evidence.bounds_of([claim], self.evidence.logs.ends)
+        for at, messages in self.evidence.reader.read(bounds):
+            for message in messages:
+                content = content_of(message.key(), message.value(), headers_of(message))
+                if record_hash(at.topic, content) == wanted:
+                    return at, message.offset() or 0
+        return None

@@ -19,16 +19,16 @@ from typing import IO, Any, Final, NamedTuple
 import javaproperties
 
 from spark_2pc_sink.choices.choice import STATUS, VERIFY, flags
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recovery.recover_command import sink_flags
+from spark_2pc_sink.recovery.report import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
 from spark_2pc_sink.verification.report import VerifyReport
-from spark_2pc_sink.verification.statements import Reason, Statements
+from spark_2pc_sink.verification.staging import Reason, Statements
 from spark_2pc_sink.verification.target import only_column
 
 #: The page about the files with missing rows and records.
@@ -48,11 +48,8 @@ class Commands:
 
     @property
     def verify(self) -> str:
-        given = {
-            name: value if isinstance(value, str) else ",".join(value)
-            for name, value in self.shape.items()
-            if value is not None
-        }
+        named = {name: value for name, value in self.shape.items() if value is not None}
+        given = {name: value if isinstance(value, str) else ",".join(value) for name, value in named.items()}
         return " ".join([VERIFY, sink_flags(self.options), *flags(given)])
 
     @property
@@ -99,13 +96,10 @@ def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     pages = [path for path in report.written if path.endswith(PAGE)]
     steps += [f"read {page}, and run those of its commands that restore what is missing" for page in pages]
     if not report.written and not _LACKING.isdisjoint(report.counts):
-        steps.append(
-            f"write files with what is missing, and commands to restore it: {commands.verify} --write-missing DIR"
-        )
+        command = f"{commands.verify} --write-missing DIR"
+        steps.append(f"write files with what is missing, and commands to restore it: {command}")
     return tuple(steps)
 
-
-# --- files ---------------------------------------------------------------------------------------------------------
 
 READER: Final = "console-producer-reader.properties"
 UNSENDABLE: Final = "records_for_another_producer.jsonl"
@@ -159,28 +153,18 @@ def why_unsendable(key: str | None, value: str) -> str:
             return f"{what} is the text that represents a null here"
         if text is not None and ("\n" in text or "\r" in text):
             return f"{what} has a line break"
-    return (
-        "the key contains the character that separates it from the value"
-        if key is not None and _SEPARATOR in key
-        else ""
-    )
-
-
-#: The column that is the key if the sink was given no expression, as with Spark's own Kafka sink.
-_KEY_COLUMN: Final = "key"
+    separated = key is not None and _SEPARATOR in key
+    return "the key contains the character that separates it from the value" if separated else ""
 
 
 class RecordKey(NamedTuple):
-    """Source of the key in a record that is made from a row.
+    """Source of the key in a record that is made from a row."""
 
-    Attributes:
-        column: column whose text it is; None for a record without a key.
-        note: a sentence for the page of the files.
-        unknown: why it cannot be made; '' if it can.
-    """
-
+    #: Column whose text it is; None for a record without a key.
     column: str | None
+    #: A sentence for the page of the files.
     note: str = ""
+    #: Why it cannot be made; '' if it can.
     unknown: str = ""
 
 
@@ -194,9 +178,10 @@ def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Se
             return RecordKey(None, note)
         note = f"The key of each record is the text of column {row_key[0]}. Make sure that the sink sends the same."
         return RecordKey(row_key[0], note)
-    if layout.key is None and _KEY_COLUMN not in columns:
+    # Without an expression the column of this name is the key, as with Spark's own Kafka sink.
+    expression = layout.key or "key"
+    if layout.key is None and expression not in columns:
         return RecordKey(None, "The records have no key, like those of the sink.")
-    expression = layout.key or _KEY_COLUMN
     column = only_column(expression)
     if column not in columns:
         return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can compute")
@@ -254,11 +239,28 @@ class MissingFiles:
     def close(self) -> Sequence[str]:
         """Finish the files, and write the page with the commands; the paths of all."""
         if ROWS["differing"] in self._files:
-            self._files[ROWS["differing"]].write(self._update_end())
+            quoted = [quote_identifier(name) for name in self._updated]
+            news = ", ".join(f"found.{name}" for name in quoted)
+            keys = map(quote_identifier, self.sql.key)
+            same = " AND ".join(f"aimed.{name} IS NOT DISTINCT FROM found.{name}" for name in keys)
+            self._files[ROWS["differing"]].write(
+                f"\\.\nUPDATE {self.shape.table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
+                f"FROM pg_temp.as_in_kafka AS found WHERE {same};\nCOMMIT;\n"
+            )
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
             (self.directory / READER).write_text(READER_PROPERTIES)
-        (self.directory / PAGE).write_text("\n".join(self._page()))
+        parts, verify = list(self._parts()), self.commands.verify
+        page = [
+            "# What is missing\n",
+            f"Stop the job before you apply any of these files. Run the commands in {self.directory.absolute()}.\n",
+            *parts,
+            f"## Afterwards\n\nCompare both sides again:\n\n    {verify}\n",
+            "Records that you have sent belong to no batch, and are reported (gap). To compare only the table:\n",
+            f"    {verify} --table-only\n",
+        ]
+        nothing = "# What is missing\n\nNothing could be written to a file.\n"
+        (self.directory / PAGE).write_text("\n".join(page) if parts else nothing)
         return sorted(str(path) for path in self.directory.iterdir())
 
     def _write(self, name: str, line: str) -> None:
@@ -272,33 +274,6 @@ class MissingFiles:
                 file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({self._names}) FROM STDIN;\n")
         file.write(f"{line}\n")
         self._counts[name] += 1
-
-    def _update_end(self) -> str:
-        quoted = [quote_identifier(name) for name in self._updated]
-        news = ", ".join(f"found.{name}" for name in quoted)
-        keys = map(quote_identifier, self.sql.key)
-        same = " AND ".join(f"aimed.{name} IS NOT DISTINCT FROM found.{name}" for name in keys)
-        return (
-            "\\.\n"
-            f"UPDATE {self.shape.table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
-            f"FROM pg_temp.as_in_kafka AS found WHERE {same};\n"
-            "COMMIT;\n"
-        )
-
-    def _page(self) -> Iterator[str]:
-        parts = list(self._parts())
-        if not parts:
-            yield "# What is missing\n\nNothing could be written to a file.\n"
-            return
-        directory, verify = self.directory.absolute(), self.commands.verify
-        yield "# What is missing\n"
-        yield f"Stop the job before you apply any of these files. Run the commands in {directory}.\n"
-        yield from parts
-        yield (
-            f"## Afterwards\n\nCompare both sides again:\n\n    {verify}\n\n"
-            "Records that you have sent belong to no batch, and are reported (gap). To compare only the table:\n\n"
-            f"    {verify} --table-only\n"
-        )
 
     def _parts(self) -> Iterator[str]:
         counts = self._counts
@@ -335,15 +310,12 @@ class MissingFiles:
 
 def checked_directory(directory: Path) -> Path:
     """The directory, if it does not exist yet or is empty."""
-    rule = ""
     try:
-        if next(directory.iterdir(), None) is not None:
-            rule = "must be empty, so that files of two comparisons are not mixed"
+        if next(directory.iterdir(), None) is None:
+            return directory
+        rule = "must be empty, so that files of two comparisons are not mixed"
     except FileNotFoundError:
         return directory
     except OSError as error:
         rule = f"must be a readable directory: {error.strerror}"
-    if rule:
-        remedy = "name a directory that does not exist yet"
-        raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)
-    return directory
+    raise refused("write_missing", str(directory), rule, "name a directory that does not exist yet")

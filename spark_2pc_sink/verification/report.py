@@ -66,29 +66,25 @@ THE_TABLE: Final = "the table"
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One difference between the two sides, or between a side and the history. None means "not known".
+    """One difference between the two sides, or between a side and the history. None means "not known"."""
 
-    Attributes:
-        kind, text: for programs, and for people: actual and expected state.
-        table: for a sink with several outputs, the table that was compared.
-        key: key of the row or record, such as ``order_id=7``.
-        batch: Spark's batch id.
-        topic, partition, offset, last_offset: the record, or the first and the last of several.
-        side: for ``twice``, the side that has the duplicate.
-        record, row: columns of each by name, the record's as the table would show them.
-
-    """
-
+    #: kind, text: for programs, and for people: actual and expected state.
     kind: DifferenceKind
     text: str
+    #: For a sink with several outputs, the table that was compared.
     table: str | None = None
+    #: Key of the row or record, such as ``order_id=7``.
     key: str | None = None
+    #: Spark's batch id.
     batch: int | None = None
+    #: topic, partition, offset, last_offset: the record, or the first and the last of several.
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
     last_offset: int | None = None
+    #: For ``twice``, the side that has the duplicate.
     side: Side | None = None
+    #: record, row: columns of each by name, the record's as the table would show them.
     record: Mapping[str, Any] | None = None
     row: Mapping[str, Any] | None = None
 
@@ -125,23 +121,19 @@ class NotComparableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
-    """One batch of the history against the topics.
-
-    Attributes:
-        decision: number of its history line.
-        records, found: number of records in the history, and in its ranges of the topics; None if they were not read.
-        digest_same: None if the digest was not compared.
-        same: everything that was compared agrees with the history.
-        checked: False if nothing was compared, see `VerifyReport.not_checked`.
-
-    """
+    """One batch of the history against the topics."""
 
     batch: int | None
+    #: Number of its history line.
     decision: int
+    #: records, found: number of records in the history, and in its ranges of the topics; None if they were not read.
     records: int
     found: int | None = None
+    #: None if the digest was not compared.
     digest_same: bool | None = None
+    #: Everything that was compared agrees with the history.
     same: bool = True
+    #: False if nothing was compared, see `VerifyReport.not_checked`.
     checked: bool = True
 
 
@@ -191,22 +183,18 @@ class OpenTable:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransactionRows:
-    """The open transaction's records against the table: what a person needs to commit or abort it.
+    """The open transaction's records against the table: what a person needs to commit or abort it."""
 
-    Attributes:
-        state: state of the transaction in Kafka, such as ``Ongoing``.
-        records: number of records that were compared; if none could be, number of records written.
-        in_table: number of them that have rows in the table, None if unknown. If several tables have rows of a topic's
-            records, the lowest number.
-        partitions: first and last offset of its records, by 'topic-partition'.
-        tables: for a sink with several outputs, one for each table to be compared.
-
-    """
-
+    #: State of the transaction in Kafka, such as ``Ongoing``.
     state: str
+    #: Number of records that were compared; if none could be, number of records written.
     records: int
+    #: Number of them that have rows in the table, None if unknown. If several tables have rows of a topic's records,
+    #: the lowest number.
     in_table: int | None
+    #: First and last offset of its records, by 'topic-partition'.
     partitions: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    #: For a sink with several outputs, one for each table to be compared.
     tables: tuple[OpenTable, ...] = ()
 
     @property
@@ -287,36 +275,29 @@ class VerifyReport:
         return found
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"{self.transactional_id}: {self._verdict_sentence()}"
-        reason = self.reason
-        if reason is not None:
-            yield f"  fix: {reason.remedy}"
-        for kind, count in self.counts.items():
-            named = [difference for difference in self.differences if difference.kind == kind]
-            yield f"  {kind} ({count}): {_HEADLINES[kind]}"
-            yield from (f"    - {difference}" for difference in named)
-            if len(named) < count:
-                yield f"    … and {count - len(named)} more"
-        if self.open_transaction is not None:
-            yield f"  open transaction: {self.open_transaction}"
-            yield from (f"    - {table}" for table in self.open_transaction.tables)
-        yield from (f"  {part}" for part in (*self.tables, *self.letters))
-        yield from (f"  not checked: {part}" for part in self.not_checked if part is not reason)
-        yield from (f"  written: {path}" for path in self.written)
-
-    def _verdict_sentence(self) -> str:
-        if not self.known:
-            return "NOT KNOWN, the state table has no row for this id"
         rows = "no table" if self.rows is None else counted(self.rows, "row")
         upto = "" if self.up_to is None else f" up to batch {self.up_to}"
         batches = f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"
         compared = f"(compared {counted(self.records, 'record')} with {rows}, {batches})"
-        if self.verdict == "inconclusive":
-            return f"INCONCLUSIVE, {self.reason or 'too much could not be compared'} {compared}"
-        return f"both sides are {'the same' if self.same else 'DIFFERENT'} {compared}"
+        reason, verdict = self.reason, f"both sides are {'the same' if self.same else 'DIFFERENT'} {compared}"
+        if not self.known:
+            verdict = "NOT KNOWN, the state table has no row for this id"
+        elif self.verdict == "inconclusive":
+            verdict = f"INCONCLUSIVE, {reason or 'too much could not be compared'} {compared}"
+        lines = [f"{self.transactional_id}: {verdict}"]
+        if reason is not None:
+            lines.append(f"  fix: {reason.remedy}")
+        for kind, count in self.counts.items():
+            named = [difference for difference in self.differences if difference.kind == kind]
+            lines += [f"  {kind} ({count}): {_HEADLINES[kind]}", *(f"    - {difference}" for difference in named)]
+            if len(named) < count:
+                lines.append(f"    … and {count - len(named)} more")
+        if self.open_transaction is not None:
+            lines.append(f"  open transaction: {self.open_transaction}")
+            lines += [f"    - {table}" for table in self.open_transaction.tables]
+        lines += [f"  {part}" for part in (*self.tables, *self.letters)]
+        lines += [f"  not checked: {part}" for part in self.not_checked if part is not reason]
+        return "\n".join([*lines, *(f"  written: {path}" for path in self.written)])
 
 
 class Differences:

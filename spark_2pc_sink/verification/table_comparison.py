@@ -9,11 +9,11 @@ report and for files.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -24,27 +24,21 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
-from spark_2pc_sink.verification.evidence import Evidence
-from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
+from spark_2pc_sink.verification.history import Ranges, Tally, content_of, offsets_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
-from spark_2pc_sink.verification.report import (
-    THE_TABLE,
-    Difference,
-    DifferenceKind,
-    Differences,
-    NotComparableError,
-    Side,
-    TableResult,
-)
-from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error, literal
-from spark_2pc_sink.verification.statements import Reason, Statements, planned
+from spark_2pc_sink.verification.report import THE_TABLE, Difference, NotComparableError, TableResult
+from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, literal, planned
 from spark_2pc_sink.verification.table_pairs import TablePair, other_writers
 from spark_2pc_sink.verification.target import Target
-from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
+from spark_2pc_sink.verification.topic_reader import TopicReader
 from spark_2pc_sink.verification.values import ValueReader, formats_of, unchanged, value_reader
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+    from spark_2pc_sink.verification.report import DifferenceKind, Differences, Side
+    from spark_2pc_sink.verification.staging import Reason, Statements
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
@@ -93,22 +87,6 @@ def read_all(
     progress("reading records", total, total)
 
 
-@dataclass(frozen=True)
-class ComparedTable:
-    """Result of a comparison.
-
-    Attributes:
-        written: files with the records or rows that either side lacks.
-        records: if not all rows were compared, number of records compared; with upserts, the last of each key.
-        in_table: number of these that have a row; None if the table was not compared.
-    """
-
-    result: TableResult
-    written: tuple[str, ...] = ()
-    records: int = 0
-    in_table: int | None = None
-
-
 @dataclass
 class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
@@ -118,6 +96,12 @@ class TableComparison:
     pair: TablePair
     directory: Path | None
     read: ValueReader = unchanged
+    #: Files with the records or rows that either side lacks.
+    written: tuple[str, ...] = ()
+    #: If not all rows were compared, number of records compared; with upserts, the last of each key.
+    records: int = 0
+    #: Number of these that have a row; None if the table was not compared.
+    in_table: int | None = None
 
     def __post_init__(self) -> None:
         self.request: VerifyRequest = self.evidence.request
@@ -134,23 +118,23 @@ class TableComparison:
         self._bounds: Ranges = {at: bound for at, bound in bounds.items() if at.topic in self.topics}
         hidden = evidence.bounds_of((each for each in evidence.claims.claims if each.hidden), evidence.logs.written)
         self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
-        self._result = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
+        self.result: TableResult = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
 
-    def run(self, tally: Tally) -> ComparedTable:
+    def run(self, tally: Tally) -> None:
         """Compare, count the records, and report differences, or why that is not possible."""
         try:
-            return self._run(tally)
+            self._run(tally)
         except NotComparableError as error:
             self.differences.skip(THE_TABLE, error.why, error.remedy)
-            return ComparedTable(self._result)
 
-    def _run(self, tally: Tally) -> ComparedTable:
+    def _run(self, tally: Tally) -> None:
         if self.pair.refusal is not None:
             raise self.pair.refusal
-        if not self._result.table:
+        if not self.result.table:
             raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
         if self.evidence.is_open and not self._hidden:
-            return ComparedTable(self._result, in_table=0)
+            self.in_table = 0
+            return
         shape = self._shape()
         if not self._bounds and not self._hidden:
             raise NotComparableError(
@@ -166,19 +150,18 @@ class TableComparison:
         while True:
             sql = planned(self._target, shape, facts, partitions, whole=whole)
             try:
-                found = self._stage_and_compare(shape, sql, tally, whole=whole)
+                self._stage_and_compare(shape, sql, tally, whole=whole)
+                break
             except NewFieldsError as error:
                 # Again, with these fields too.
                 facts.note(error.values)
-                continue
-            for part in sql.compared.not_checked:
-                self.differences.skip(part.what, part.why)
-            return found
+        for part in sql.compared.not_checked:
+            self.differences.skip(part.what, part.why)
 
     def _shape(self) -> TableShape:
         try:
             with self._snapshot.driver.cursor() as cursor:
-                shape = read_shape(cursor, self._result.table)
+                shape = read_shape(cursor, self.result.table)
         except ConfigurationError as error:
             if not self.evidence.has_several or self.request.target.table is not None:
                 raise
@@ -214,7 +197,7 @@ class TableComparison:
         if lacking or (pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
             yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"
-        if others := other_writers(evidence, self._result.table):
+        if others := other_writers(evidence, self.result.table):
             changed = ", and may have changed rows of this one" if self._keyed else ""
             yield f"sink {', '.join(others)} writes the table too{changed}"
         for at, start in sorted(evidence.logs.starts.items()):
@@ -228,15 +211,14 @@ class TableComparison:
             topics = ", ".join(sorted(packed))
             yield f"log compaction of {topics} removes records that later ones of their key supersede"
 
-    def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> ComparedTable:
+    def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> None:
         reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
         tombstone = self._target.tombstone if self._target.has_tombstones else None
+        self._texts = RecordTexts(sql.compared.given.values(), self.read)
         texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
         with ExitStack() as stack:
-            staging = Staging(stack, self.evidence, sql, texts)
             thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
-            busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
-            stack.enter_context(cancelled_on_error(busy))
+            staging = Staging(stack, self.evidence, sql, texts)
             made = thread.submit(run, sql.fingerprints(staged=False)) if whole else None
             self._stage(staging, tally, read_all(reader, self._bounds, tally, progress), seen=True)
             hidden = reader.read(self._hidden, committed=False)
@@ -247,32 +229,25 @@ class TableComparison:
             table = None if made is None else _fingerprints([made.result()])
             # The changes are undone when it succeeds; otherwise the transaction cannot be used any more.
             run("SAVEPOINT comparison")
-            found = self._compare(staging, table, shape, tally)
+            self._compare(staging, table, shape, tally)
             run("ROLLBACK TO SAVEPOINT comparison; RELEASE SAVEPOINT comparison")
         progress("comparing", 1, 1)
-        return found
 
     def _stage(self, staging: Staging, tally: Tally, portions: Iterable[Portion], *, seen: bool) -> None:
-        """Load records; those of the last portion are not held while the database compares."""
+        """Load records, those that consumers see or hidden ones; none are held while the database compares."""
         for at, messages, offsets in portions:
             for part in tally.of(at).stretches(offsets):
-                if self._is_staged(at, part, seen=seen):
+                claim = None if part.claim < 0 else self.evidence.claims.claims[part.claim]
+                hidden = claim is not None and bool(claim.hidden)
+                in_scope = part.claim >= self._only if self._only is not None else claim is not None and claim.in_scope
+                wanted = hidden or self.request.scope.is_all or in_scope
+                if hidden is not seen and wanted and self.pair.describes(part.order, at.topic):
                     staging.take(at, messages, offsets, part)
 
-    def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
-        """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""
-        claim = None if part.claim < 0 else self.evidence.claims.claims[part.claim]
-        hidden = claim is not None and bool(claim.hidden)
-        if hidden is seen or not self.pair.describes(part.order, at.topic):
-            return False
-        if hidden or self.request.scope.is_all:
-            return True
-        return claim is not None and claim.in_scope if self._only is None else part.claim >= self._only
-
-    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> ComparedTable:
+    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> None:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
         sql, rows, condition = staging.sessions[0].sql, 0, "true"
-        of_batch = "false" if self._only is None else sql.of_batch(self._only)
+        of_batch = "false" if self._only is None else f"place / {len(sql.partitions)} = {self._only + 1}"
         staged = sum(
             count for ((count,),) in staging.each(f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}")
         )
@@ -283,25 +258,28 @@ class TableComparison:
             kafka = _fingerprints(staging.each(sql.fingerprints(staged=True)))
             differing = [bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)]
             if not differing:
-                return self._compared(sql, rows)
+                self.result = replace(self.result, rows=rows, columns=sql.compared.names)
+                return
             condition = sql.in_buckets(sorted(differing))
         self._collect(staging, sql, condition)
         if self._only is not None:
             self._snapshot.run(f"DELETE FROM pg_temp.verify_records WHERE NOT ({of_batch})")
             ((left,),) = self._snapshot.run("SELECT count(*) FROM pg_temp.verify_records")
             self._skip_some(staged - left, "have been replaced by records of later batches")
-        late = self._match(sql, sql.of_records if table is None else condition, partly=table is None)
-        unmatched = _Unmatched(self, sql, tally, rows_too=table is not None)
-        count, written = unmatched.report(), self._write(unmatched, shape)
-        if table is not None:
-            return self._compared(sql, rows, written)
-        ((rows, records),) = self._snapshot.run(
-            "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
-        )
-        return self._compared(sql, rows - late, written, records, records - count)
-
-    def _compared(self, sql: Statements, rows: int, *found: Any) -> ComparedTable:
-        return ComparedTable(replace(self._result, rows=rows, columns=sql.compared.names), *found)
+        late = self._match(sql, None if table is None else condition)
+        self._sql, self._tally, self._rows_too = sql, tally, table is not None
+        count = self._report()
+        if self.directory is not None and formats_of(self.pair.layout):
+            why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
+            self.differences.skip("files with what either side lacks", why)
+        elif self.directory is not None:
+            self.written = self._write(self.directory, shape)
+        if table is None:
+            ((rows, self.records),) = self._snapshot.run(
+                "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
+            )
+            rows, self.in_table = rows - late, self.records - count
+        self.result = replace(self.result, rows=rows, columns=sql.compared.names)
 
     def _collect(self, staging: Staging, sql: Statements, condition: str) -> None:
         """Copy staged hashes of all sessions to that of the snapshot."""
@@ -318,16 +296,18 @@ class TableComparison:
             # The records of a key may have been in several sessions.
             self._snapshot.run(sql.keep_winners("verify_records"))
 
-    def _match(self, sql: Statements, of_rows: str, *, partly: bool) -> int:
+    def _match(self, sql: Statements, of_rows: str | None) -> int:
         """Match the hashes of both sides; the number of records left out because the table has a newer row."""
         run, late = self._snapshot.run, 0
         run("ANALYZE pg_temp.verify_records")
         run(sql.make_rows(of_rows))
-        if sql.target.order_first and partly:
+        if sql.target.order_first and of_rows is None:
             ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
             self._skip_some(late, "arrived late: the table keeps a newer row of their key")
         if sql.target.has_tombstones:
-            run(sql.drop_obeyed_tombstones())
+            # Their keys have no row, as expected; other tombstones differ from the table.
+            obeyed = "gone AND NOT EXISTS (SELECT FROM pg_temp.verify_rows AS t WHERE t.k = r.k)"
+            run(f"DELETE FROM pg_temp.verify_records AS r WHERE {obeyed}")
         run(sql.make_unmatched())
         return late
 
@@ -336,50 +316,17 @@ class TableComparison:
             scope = "the open transaction" if self.evidence.is_open else self.request.scope
             self.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
-    def _write(self, unmatched: _Unmatched, shape: TableShape) -> tuple[str, ...]:
-        if self.directory is None:
-            return ()
-        if formats_of(self.pair.layout):
-            why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
-            self.differences.skip("files with what either side lacks", why)
-            return ()
-        return unmatched.write(self.directory, shape)
+    # --- what differs -------------------------------------------------------------------------------------------------
+    # Entries of one side that the other lacks, in a temporary table of the snapshot's session. They are read back from
+    # their source by name, for the report and for files; if all records were compared, rows without a record too.
 
-
-def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
-    counts: Counter[int] = Counter()
-    totals: Counter[int] = Counter()
-    for bucket, count, total in (answer for part in parts for answer in part):
-        counts[bucket] += count
-        totals[bucket] += int(total)
-    return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}
-
-
-@dataclass
-class _Unmatched:
-    """Entries of one side that the other lacks, by name: read back from their source, for the report and for files.
-
-    They are in a temporary table of the snapshot's session. If all records were compared, ``rows_too`` names rows
-    without a record too.
-    """
-
-    comparison: TableComparison
-    sql: Statements
-    tally: Tally
-    _: KW_ONLY
-    rows_too: bool
-
-    def __post_init__(self) -> None:
-        self._snapshot = self.comparison.evidence.snapshot
-        self._texts = RecordTexts(self.sql.compared.given.values(), self.comparison.read)
-
-    def report(self) -> int:
+    def _report(self) -> int:
         """Count the differences, and name the first; the number of records without a row."""
-        differences = self.comparison.differences
+        differences = self.differences
         counted = "SELECT reason, count(place), count(part) FROM pg_temp.verify_unmatched GROUP BY reason"
         counts = {reason: (records, rows) for reason, records, rows in self._snapshot.run(counted)}
         for of_rows, kinds, named in ((0, _OF_RECORDS, self._named_records), (1, _OF_ROWS, self._named_rows)):
-            for reason, (kind, text) in kinds.items() if self.rows_too or not of_rows else ():
+            for reason, (kind, text) in kinds.items() if self._rows_too or not of_rows else ():
                 count = counts.get(reason, (0, 0))[of_rows]
                 found = list(named(reason, kind, text, differences.wanted(kind))) if count else []
                 for difference in found:
@@ -387,44 +334,40 @@ class _Unmatched:
                 differences.count(kind, count - len(found))
         return sum(records for records, _ in counts.values())
 
-    def write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
-        request = self.comparison.request
+    def _write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
         files = MissingFiles(
             directory=directory,
             shape=shape,
-            sql=self.sql,
-            layout=self.comparison.pair.layout,
-            topics=sorted(self.comparison.topics),
-            commands=Commands(request.options, vars(request.target)),
+            sql=self._sql,
+            layout=self.pair.layout,
+            topics=sorted(self.topics),
+            commands=Commands(self.request.options, vars(self.request.target)),
         )
         try:
             for reason in _OF_RECORDS:
                 for at, message in self._messages(self._snapshot.stream(self._records(reason))):
                     # A tombstone's missing counterpart is a deletion, not a row.
-                    if message.value() is not None or not self.sql.target.has_tombstones:
-                        files.add_record(reason, self._answer_about(at, message, self.sql.typed_records))
-            of_rows: Iterable[Reason] = _OF_RECORDS if self.rows_too else ("differing",)
+                    if message.value() is not None or not self._sql.target.has_tombstones:
+                        files.add_record(reason, self._answer_about(at, message, self._sql.typed_records))
+            of_rows: Iterable[Reason] = _OF_RECORDS if self._rows_too else ("differing",)
             for reason in of_rows:
-                for found, *texts in self._snapshot.stream(self.sql.rows_at(self._rows(reason))):
-                    files.add_row(reason, dict(zip(self.sql.compared.names, texts, strict=True)), found)
+                for found, *texts in self._snapshot.stream(self._sql.rows_at(self._rows(reason))):
+                    files.add_row(reason, dict(zip(self._sql.compared.names, texts, strict=True)), found)
         finally:
             written = tuple(files.close())
         return written
 
     def _records(self, reason: Reason) -> str:
-        partition = f"place % {len(self.sql.partitions)}"
         found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND place IS NOT NULL"
-        return f"SELECT place, at, part, row_at {found} ORDER BY {partition}, at"
+        return f"SELECT place, at, part, row_at {found} ORDER BY place % {len(self._sql.partitions)}, at"
 
     def _rows(self, reason: Reason) -> str:
         found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND part IS NOT NULL"
         return f"SELECT part, row_at {found} ORDER BY part, row_at"
 
     def _messages(self, wanted: Iterable[tuple[Any, ...]]) -> Iterator[tuple[TopicPartition, Message]]:
-        partitions = self.sql.partitions
-        return self.comparison.evidence.reader.pick(
-            (partitions[place % len(partitions)], at) for place, at, *_ in wanted
-        )
+        partitions = self._sql.partitions
+        return self.evidence.reader.pick((partitions[place % len(partitions)], at) for place, at, *_ in wanted)
 
     def _named_rows(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
         side: Side | None = "table" if kind == "twice" else None
@@ -434,25 +377,26 @@ class _Unmatched:
 
     def _named_records(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
         places = self._snapshot.run(f"{self._records(reason)} LIMIT {most}")
-        partitions = self.sql.partitions
+        partitions = self._sql.partitions
         pairs = {(partitions[place % len(partitions)], at): row for place, at, *row in places}
         for at, message in self._messages(places):
             offset, key, row = message.offset() or 0, message.key(), None
             shown = as_object(self._texts.read(at.topic, message.value())) if self._texts.plain else None
-            named, what = self._key_of_record(shown) if shown is not None else None, text
+            keys = {each.name: (shown or {}).get(each.field) for each in self._sql.compared.columns}
+            nested = any(isinstance(keys[name], dict) for name in self._sql.key)
+            named, what = None if shown is None or nested else self._key(keys), text
             if kind == "differing":
                 row = self._row(*pairs[at, offset])
                 what, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
             elif kind != "twice" and shown is None and self._texts.plain:
                 what = "this record is not a JSON object, and the table has no row for it"
-            claim = self.tally.of(at).claim_at(offset)
+            claim = self._tally.of(at).claim_at(offset)
             yield Difference(
                 kind=kind,
                 text=what,
                 key=named or (None if key is None else f"key {key.decode(errors='backslashreplace')}"),
-                batch=None if claim < 0 else self.comparison.evidence.claims.claims[claim].batch,
-                topic=at.topic,
-                partition=at.partition,
+                batch=None if claim < 0 else self.evidence.claims.claims[claim].batch,
+                **asdict(at),
                 offset=offset,
                 side="kafka" if kind == "twice" else None,
                 record=shown,
@@ -460,28 +404,21 @@ class _Unmatched:
             )
 
     def _key(self, row: Mapping[str, Any]) -> str | None:
-        return ", ".join(f"{name}={row.get(name)}" for name in self.sql.key) or None
-
-    def _key_of_record(self, record: Mapping[str, Any]) -> str | None:
-        found = {column.name: record.get(column.field) for column in self.sql.compared.named(self.sql.key)}
-        return None if any(isinstance(value, dict) for value in found.values()) else self._key(found)
+        return ", ".join(f"{name}={row.get(name)}" for name in self._sql.key) or None
 
     def _row(self, part: int, at: str) -> Mapping[str, Any]:
-        ((found, *_),) = self._snapshot.run(self.sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
-        row: Mapping[str, Any] = json.loads(found)
-        return row
+        ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
+        return dict(json.loads(found))
 
     def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
         """The differences between a record and the row of its key, in their compared form."""
-        if message.value() is None and self.sql.target.has_tombstones:
+        if message.value() is None and self._sql.target.has_tombstones:
             return "this record is a tombstone, and the table has a row with its key"
         place = f"tableoid = {part} AND ctid = '{row_at}'"
-        found = self._answer_about(at, message, lambda record: self.sql.compare_pair(record, place)) or ()
-        columns = zip(self.sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
-        texts = [
-            f"{name} is {kafka} in Kafka and {row} in the table" for name, differs, kafka, row in columns if differs
-        ]
-        return ", ".join(texts) or "the row differs from this record"
+        found = self._answer_about(at, message, lambda record: self._sql.compare_pair(record, place)) or ()
+        columns = zip(self._sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
+        told = (f"{name} is {kafka} in Kafka and {row} in the table" for name, other, kafka, row in columns if other)
+        return ", ".join(told) or "the row differs from this record"
 
     def _answer_about(
         self, at: TopicPartition, message: Message, statement: Callable[[str], str]
@@ -497,3 +434,11 @@ class _Unmatched:
         self._snapshot.run("RELEASE SAVEPOINT record")
         # A value with several objects is several rows.
         return found[0] if len(found) == 1 else None
+
+
+def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
+    found: dict[int, tuple[int, int]] = {}
+    for bucket, count, total in chain.from_iterable(parts):
+        before = found.get(bucket, (0, 0))
+        found[bucket] = (before[0] + count, before[1] + int(total))
+    return found

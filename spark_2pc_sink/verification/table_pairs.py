@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.layout import SinkLayout
@@ -25,7 +26,7 @@ from spark_2pc_sink.verification.report import Difference, Differences, NotCompa
 from spark_2pc_sink.verification.target import GivenTarget, RecordSources
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.evidence import Evidence
+    from spark_2pc_sink.verification.verification import Evidence
 
 #: Keys of a lane's layout that describe its records; the rest describe its rows.
 _OF_RECORDS: Final = (
@@ -34,7 +35,6 @@ _OF_RECORDS: Final = (
 )
 #: Prefix in the text of an output that is a table; its name follows.
 _ROWS: Final = "Rows("
-_ROW_COUNT: Final = "the number of its rows"
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,19 @@ class NotedLayout:
 
 @dataclass(frozen=True)
 class TablePair:
-    """A table, and the topics that describe its rows.
+    """A table, and the topics that describe its rows."""
 
-    Attributes:
-        layout: layout of the table's lane, with the records that describe its rows, or without records if none do. None
-            if the sink has noted nothing.
-        refusal: why no topic describes its rows; None if one does.
-        topics: by index of a claim, the topics that describe its rows: empty if it did not write the table, and None
-            if it did and no topic describes the rows.
-        before: the same for records older than all claims.
-        unordered: records of a key have no order within a batch.
-    """
-
+    #: Layout of the table's lane, with the records that describe its rows, or without records if none do. None if the
+    #: sink has noted nothing.
     layout: SinkLayout | None
+    #: Why no topic describes its rows; None if one does.
     refusal: NotComparableError | None = None
+    #: By index of a claim, the topics that describe its rows: empty if it did not write the table, and None if it did
+    #: and no topic describes the rows.
     topics: tuple[frozenset[str] | None, ...] = ()
+    #: The same for records older than all claims.
     before: frozenset[str] | None = None
+    #: Records of a key have no order within a batch.
     unordered: bool = False
 
     @property
@@ -87,7 +84,7 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
     def pair(lane: SinkLayout) -> TablePair:
         if topic is not None:
             found = [each for each in newest.each if each.records and each.topic == topic]
-            best = max(found, key=_rank(lane)) if found else SinkLayout(topic=topic)
+            best = max(found, key=partial(_rank, lane)) if found else SinkLayout(topic=topic)
             only = frozenset({topic})
             return TablePair(_joined(lane, best), None, (only,) * len(claims.claims), only, unordered=best is not lane)
         now = _pair_in_layout(lane, newest, by_rows)
@@ -160,20 +157,17 @@ def _pair_in_layout(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str
         has = f"tombstone_when={fit[0].tombstone_when!r}, but the table has delete_when={lane.delete_when!r}"
         why = f"topic {fit[0].topic} has {has}, and a tombstone does not describe a row that is kept"
     else:
-        best = max(whole, key=_rank(lane))
+        best = max(whole, key=partial(_rank, lane))
         own = frozenset() if best.topic is None else frozenset({best.topic})
         return TablePair(_joined(lane, best), before=own | by_rows, unordered=best is not lane)
     remedy = "name a topic that has its records: --table TABLE --topic TOPIC"
     return TablePair(replace(lane, records=False), NotComparableError(why, remedy))
 
 
-def _rank(lane: SinkLayout) -> Callable[[SinkLayout], Any]:
+def _rank(lane: SinkLayout, records: SinkLayout) -> tuple[bool, int, bool]:
     """How well a topic describes a table: its deletions, its columns, and the order of its rows."""
-    return lambda records: (
-        lane.delete_when is None or records.tombstone_when is not None,
-        RecordSources(_joined(lane, records)).breadth,
-        records is lane,
-    )
+    breadth = RecordSources(_joined(lane, records)).breadth
+    return lane.delete_when is None or records.tombstone_when is not None, breadth, records is lane
 
 
 def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
@@ -227,24 +221,24 @@ def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) ->
     """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
     claims, request = evidence.claims.claims, evidence.request
+    lacking = any(claim.unknown or _rows_of(claim, pair.table) is None for claim in claims)
     obstacles = {
         "the history was not requested": request.table_only,
         f"with mode={mode!r} a batch may write rows that already exist": mode != "append",
         "a row does not contain its batch": not request.scope.is_all,
         "the history does not reach back to the first batch": not evidence.claims.from_the_start,
-        "the history does not have the number of rows per table for each batch": any(
-            claim.unknown or _rows_of(claim, pair.table) is None for claim in claims
-        ),
+        "the history does not have the number of rows per table for each batch": lacking,
         "another sink writes the table too": bool(other_writers(evidence, pair.table)),
     }
+    what = "the number of its rows"
     if why := next((why for why, holds in obstacles.items() if holds), ""):
-        differences.skip(_ROW_COUNT, why)
+        differences.skip(what, why)
         return
     try:
         with evidence.snapshot.driver.cursor() as cursor:
             table = read_shape(cursor, pair.table).table
     except ConfigurationError as error:
-        differences.skip(_ROW_COUNT, error.rule)
+        differences.skip(what, error.rule)
         return
     ((found,),) = evidence.snapshot.run(f"SELECT count(*) FROM {table}")
     wrote = sum(_rows_of(claim, pair.table) or 0 for claim in claims)

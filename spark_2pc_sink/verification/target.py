@@ -10,10 +10,9 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
 from spark_2pc_sink.options.settings import refused
@@ -65,10 +64,7 @@ def only_column(expression: str | None) -> str | None:
 
 
 def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | None:
-    """The parts between commas, without surrounding blanks; None if a parenthesis is not closed, or not opened.
-
-    ``outside`` are the characters of the text that are not in quotes, each with its position.
-    """
+    """The parts between commas; None if parentheses do not match. ``outside`` are the characters not in quotes."""
     parts, start, depth = [], 0, 0
     for place, character in outside:
         depth += (character in "([") - (character in ")]")
@@ -82,16 +78,13 @@ def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | Non
 
 @dataclass(frozen=True)
 class ValueFields:
-    """The fields of a value that is an object.
+    """The fields of a value that is an object."""
 
-    Attributes:
-        every_column: each column of the row is a field of its name.
-        named: the expression of a field, in its plain form, to the field's name.
-        spread: structs whose fields are fields of the value.
-    """
-
+    #: Each column of the row is a field of its name.
     every_column: bool = False
+    #: The expression of a field, in its plain form, to the field's name.
     named: Mapping[str, str] = field(default_factory=dict)
+    #: Structs whose fields are fields of the value.
     spread: tuple[str, ...] = ()
 
     def path_of(self, expression: str) -> tuple[str, ...]:
@@ -107,10 +100,7 @@ class ValueFields:
 
 
 def value_fields(value: str | None) -> ValueFields | None:
-    """The fields of the value that a sink's expression makes; None if the expression does not show them.
-
-    Without an expression the value is the whole row.
-    """
+    """The fields of the value that a sink's expression makes, without one the row's; None if it does not show them."""
     if value is None:
         return ValueFields(every_column=True)
     call = _CALL.fullmatch(value.strip())
@@ -206,8 +196,6 @@ class RecordSources:
         return next((part for part, of_part in written.items() if _plain(expression) == only_column(of_part)), None)
 
 
-# --- what is given -------------------------------------------------------------------------------------------------
-
 #: How the sink writes the table.
 Mode = Literal["append", "upsert", "insert_ignore"]
 LateRows = Literal["replace", "keep_newer"]
@@ -226,54 +214,48 @@ def parse_record_columns(text: str | None) -> dict[str, str]:
     """Split ``column = expression, …`` at the commas outside of parentheses and quotes."""
     if text is None:
         return {}
+    remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
+    wrong = partial(refused, "record_columns", text, remedy=remedy)
     outside = [(found.start(), found["character"]) for found in _TOKEN.finditer(text) if found["character"]]
     parts = None if any(character in "'\"" for _, character in outside) else split_list(text, outside)
     if parts is None:
-        raise _refused(text, "every quote and parenthesis must be closed")
+        raise wrong("every quote and parenthesis must be closed")
     columns: dict[str, str] = {}
     for part in parts:
         name, equals, expression = part.partition("=")
         if not equals or not expression.strip() or expression.lstrip().startswith("="):
-            raise _refused(text, "must be parts of the form column = SQL expression, separated by commas")
+            raise wrong("must be parts of the form column = SQL expression, separated by commas")
         columns[parse_identifier(name.strip(), option="record_columns")] = expression.strip()
     if len(columns) < len(parts):
-        raise _refused(text, "each column must occur once")
+        raise wrong("each column must occur once")
     return columns
-
-
-def _refused(text: str, rule: str) -> ConfigurationError:
-    remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
-    return refused("record_columns", text, rule, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the sink writes, and how.
-
-    Attributes:
-        mode: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
-        keys: the columns that identify a row; () if none were given.
-        order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
-        record_columns: expressions by column, if the value of a record is not the row.
-        key_column: the column whose text is the record's key; None if unknown.
-        update_columns: columns of a row that later records change; None for all.
-        unchanged: columns that the last record of a row may omit (``unchanged_when``).
-        noted: key and order columns that the sink has noted and the caller has not named.
-        sources: the part of a record that a column is made from.
-        refusal: why records do not describe the rows of the table; None if they do.
-    """
+    """What the sink writes, and how."""
 
     table: str | None = None
+    #: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
     mode: Mode = "append"
+    #: The columns that identify a row; () if none were given.
     keys: tuple[str, ...] = ()
+    #: SQL over compared columns whose greatest value wins among records of one key; None for none.
     order_by: str | None = None
     late_rows: LateRows = "replace"
+    #: Expressions by column, if the value of a record is not the row.
     record_columns: Mapping[str, str] = field(default_factory=dict)
+    #: The column whose text is the record's key; None if unknown.
     key_column: str | None = None
+    #: Columns of a row that later records change; None for all.
     update_columns: tuple[str, ...] | None = None
+    #: Columns that the last record of a row may omit (``unchanged_when``).
     unchanged: tuple[str, ...] = ()
+    #: Key and order columns that the sink has noted and the caller has not named.
     noted: tuple[str, ...] = ()
+    #: The part of a record that a column is made from.
     sources: RecordSources = RecordSources(SinkLayout())
+    #: Why records do not describe the rows of the table; None if they do.
     refusal: NotComparableError | None = None
 
     def __post_init__(self) -> None:
@@ -289,10 +271,7 @@ class Target:
         return self.mode == "upsert"
 
     def tombstone(self, key: bytes | None) -> bytes:
-        """The JSON text that represents a tombstone, whose row only the record's key identifies.
-
-        It is the text of the key column, or the JSON of all key columns; else raises NotComparableError.
-        """
+        """The JSON text of a tombstone, by a key that is the key column's text, or the JSON of all key columns."""
         fields = as_object(key)
         if fields is not None and all(name in fields for name in self.keys):
             named = {name: fields[name] for name in self.keys}
@@ -349,7 +328,7 @@ class GivenTarget:
     table: str | None = None
     topic: str | None = None
     mode: Mode | None = None
-    keys: tuple[str, ...] | None = None
+    keys: Sequence[str] | None = None
     order_by: str | None = None
     late_rows: LateRows | None = None
     record_columns: str | None = None
@@ -359,14 +338,11 @@ class GivenTarget:
         parse_record_columns(self.record_columns)
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
-        """Fill missing settings with those that the sink has noted.
-
-        ``unordered``: records of one key have no order within a batch.
-        """
+        """Fill in what the sink has noted; ``unordered``: records of one key have no order within a batch."""
         noted = SinkLayout() if layout is None else layout
         mode = self.mode or ("upsert" if layout is None and self.keys and self.order_by else noted.mode)
         upsert = mode == "upsert"
-        keys = noted.upsert_keys if self.keys is None else self.keys
+        keys = noted.upsert_keys if self.keys is None else tuple(self.keys)
         order = _order_by(noted, unordered=unordered) if upsert and self.order_by is None else None
         noted_keys = keys if self.keys is None and mode != "append" else ()
         return Target(

@@ -10,23 +10,17 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import groupby
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    AuthorizationError,
-    ConfigurationError,
-    KafkaError,
-    KafkaTimeoutError,
-    UnknownTopicError,
-)
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
-from spark_2pc_sink.verification.history import Headers, Ranges, TopicLogs
+from spark_2pc_sink.verification.history import Ranges, TopicLogs
+from spark_2pc_sink.verification.own_client import BatchCheck, check_login
 
 with extra("verify"):
     from confluent_kafka import (
@@ -60,8 +54,6 @@ _NO_LEADER_YET: Final = _codes(
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE")
 )
 _END: Final = _codes("_PARTITION_EOF")
-#: Codes for the end of a log, and for a log start beyond the requested offset.
-_NOT_THERE: Final = _END | _codes("_AUTO_OFFSET_RESET")
 _TOKENS_SINCE: Final = (2, 13)
 #: Options with the same name in librdkafka.
 _SAME_SETTINGS: Final = (
@@ -78,14 +70,9 @@ _FETCH_BYTES: Final = 512 * 1024
 #: The same for all partitions of a broker. librdkafka needs this much extra room in the largest answer.
 _FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
 _ANSWER_MORE_BYTES: Final = 512
-#: The same for a partition with large batches: only the first batch is sent, and as a whole (KIP-74).
-_FETCH_ONE_BATCH: Final = 1
 #: What librdkafka may read past the requested end before it is stopped: twice its buffer.
 _AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
-_QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
-#: How long a broker delays the answer at the end of a log.
-_FETCH_WAIT_MS: Final = 10
 #: How long a request for messages waits for more of them, or for a leader.
 _POLL_S: Final = 0.02
 #: Up to this distance the reader reads on to the next record; beyond it, it seeks.
@@ -109,13 +96,10 @@ class TopicReader:
         self._deadline_ms = options.max_block_ms
         self._timeout_s = self._deadline_ms / 1000
         self._admin = AdminClient(self._settings, logger=_log)
-        self._batch_bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
-        bytes_max = self._batch_bytes_max
+        bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
         self._batch_check = BatchCheck(
             options=options, bytes_max=bytes_max, together_bytes=_FETCH_BYTES, ahead_bytes=_AHEAD_BYTES
         )
-
-    # --- topics ----------------------------------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
         """The id of the cluster, by the first request to the brokers; AuthorizationError if they refuse the login."""
@@ -140,7 +124,9 @@ class TopicReader:
                     if error.args[0].code() not in _NO_TOPIC:
                         raise
                     continue
-                ids[topic] = _shown_id(described.topic_id)
+                shown = str(described.topic_id or "").translate(_BASE64_OF_KAFKA)
+                # A broker without ids shows that of zeros.
+                ids[topic] = shown if shown.strip("A") else ""
                 partitions += [TopicPartition(topic, each.id) for each in described.partitions]
         with self._translated("DescribeConfigs"):
             resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(ids)]
@@ -174,8 +160,6 @@ class TopicReader:
                     time.sleep(_POLL_S)
         return found
 
-    # --- records ---------------------------------------------------------------------------------------------------
-
     def read(self, bounds: Ranges, *, committed: bool = True) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         """Records from the first offset of each partition up to the second, without it; portions of one partition each.
 
@@ -204,9 +188,7 @@ class TopicReader:
     @contextmanager
     def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
         """A consumer. One that does not close, because librdkafka is stuck, is left until the process ends."""
-        dense, bytes_max = self._batch_check.dense, self._batch_bytes_max
-        settings = self._settings | _reading(committed=committed, batch_bytes_max=bytes_max, dense=dense)
-        consumer = Consumer(settings, logger=_log)
+        consumer = Consumer(self._settings | _reading(self._batch_check, committed=committed), logger=_log)
         try:
             with self._translated("Fetch"):
                 yield consumer
@@ -255,7 +237,8 @@ class TopicReader:
         """The records among messages of one partition; notes if its end is reached."""
         errors = [error for message in messages if (error := message.error()) is not None]
         for error in errors:
-            if error.code() not in (_NOT_THERE if lenient else _END):
+            # The other code is that of a log start beyond the requested offset.
+            if error.code() not in (_END | _codes("_AUTO_OFFSET_RESET") if lenient else _END):
                 raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
         end = ends[place]
         # At the end of a log a reader gets its position: the last offsets may be markers instead of records.
@@ -263,8 +246,17 @@ class TopicReader:
             del ends[place]
         if errors:
             messages = [message for message in messages if message.error() is None]
-        _must_ascend(messages, place)
-        if messages and (messages[-1].offset() or 0) >= end:
+        first, last = (messages[at].offset() or 0 if messages else 0 for at in (0, -1))
+        # librdkafka reads records from a batch until its data ends, regardless of the count in its header. A batch of a
+        # few kilobytes can thus become millions of records at one offset, which no producer has written.
+        if messages and last - first < len(messages) - 1:
+            detail = (
+                f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: the records "
+                "of a batch contradict its header; inspect the batch with kafka-dump-log.sh"
+            )
+            code = Code.CORRUPT_MESSAGE
+            raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail)
+        if messages and last >= end:
             messages = [message for message in messages if (message.offset() or 0) < end]
         return messages
 
@@ -275,16 +267,6 @@ class TopicReader:
             yield
         except KafkaException as error:
             raise as_error(operation, error.args[0], deadline_ms=self._deadline_ms) from error
-
-
-def offsets_of(messages: Sequence[Message]) -> list[int]:
-    """The offsets of records; librdkafka's types allow None, but consumed records have one."""
-    return cast("list[int]", [message.offset() for message in messages])
-
-
-def headers_of(message: Message) -> Headers | None:
-    """The headers of a record; librdkafka's types are wider than what a consumer gets."""
-    return cast("Headers | None", message.headers())
 
 
 def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tuple[TopicPartition, list[int]]]:
@@ -299,34 +281,8 @@ def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tu
         yield at, offsets
 
 
-def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
-    """Check that the records of a log have distinct ascending offsets.
-
-    librdkafka reads records from a batch until its data ends, regardless of the count in its header. A batch of a few
-    kilobytes can thus become millions of records at one offset, which no producer has written.
-    """
-    first, last = (messages[at].offset() or 0 if messages else 0 for at in (0, -1))
-    if messages and last - first < len(messages) - 1:
-        raise KafkaError(
-            api="Fetch",
-            code=Code.CORRUPT_MESSAGE,
-            name=Code.CORRUPT_MESSAGE.name,
-            detail=f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: the "
-            "records of a batch contradict its header; inspect the batch with kafka-dump-log.sh",
-        )
-
-
 def _place(message: Message) -> tuple[str, int]:
     return message.topic() or "", message.partition() or 0
-
-
-def _shown_id(topic_id: Any) -> str:
-    """The id as Kafka's tools print it; '' if the broker has none."""
-    empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
-    return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
-
-
-# --- librdkafka ----------------------------------------------------------------------------------------------------
 
 
 def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaError | KafkaTimeoutError:
@@ -337,7 +293,7 @@ def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaE
     return kind(api=operation, code=code, name=error.name(), detail=text)
 
 
-def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str, Any]:
+def _reading(check: BatchCheck, *, committed: bool) -> dict[str, Any]:
     return {
         "group.id": "spark-2pc-verify",  # never joined: partitions are assigned by hand
         "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -349,20 +305,19 @@ def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str,
         "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
         "queued.min.messages": 50_000,
         # With a full queue librdkafka pauses fetching for this long; its default second is longer than the queue lasts.
-        "fetch.queue.backoff.ms": _QUEUE_BACKOFF_MS,
-        "fetch.message.max.bytes": _FETCH_ONE_BATCH if dense else _FETCH_BYTES,
+        "fetch.queue.backoff.ms": 10,
+        # Of a partition with large batches only the first batch is sent, and as a whole (KIP-74).
+        "fetch.message.max.bytes": 1 if check.dense else _FETCH_BYTES,
         "fetch.max.bytes": _FETCH_ALL_BYTES,
         # It also limits the decompressed size of a batch with zstd, snappy or lz4 in librdkafka.
-        "receive.message.max.bytes": batch_bytes_max,
-        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "receive.message.max.bytes": check.bytes_max,
+        # How long a broker delays the answer at the end of a log.
+        "fetch.wait.max.ms": 10,
     }
 
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
-    """librdkafka's configuration to reach the same brokers with the same login.
-
-    Tokens are from the sink's source, and not from librdkafka's own client of a token endpoint.
-    """
+    """librdkafka's configuration for the same brokers and login; tokens are from the sink's own source."""
     if options.sasl_mechanism == "GSSAPI":
         _check_kerberos()
     source = token_source(options)
@@ -390,11 +345,10 @@ def _check_kerberos() -> None:
     try:
         AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
     except KafkaException as error:
-        raise ConfigurationError(
-            option="sasl.mechanism",
-            value="GSSAPI",
-            rule=f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]} "
-            "was built without Kerberos, like that of its wheels",
-            remedy="run verify with a --command-config that has another login, or build librdkafka with "
-            "libsasl2 and confluent-kafka from source (pip install --no-binary confluent-kafka)",
-        ) from error
+        library = f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]}"
+        rule = f"{library} was built without Kerberos, like that of its wheels"
+        remedy = (
+            "run verify with a --command-config that has another login, or build librdkafka with libsasl2 and "
+            "confluent-kafka from source (pip install --no-binary confluent-kafka)"
+        )
+        raise refused("sasl.mechanism", "GSSAPI", rule, remedy) from error

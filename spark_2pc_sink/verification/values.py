@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from decimal import Decimal
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -73,10 +73,7 @@ def unchanged(topic: str, value: bytes | None) -> bytes | None:
     return value
 
 
-_Decode: TypeAlias = Callable[[int, bytes], Any]
-
-
-def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
+def _readers(options: SchemaRegistryOptions) -> tuple[Callable[[int, bytes], Any], Callable[[int, bytes], Any]]:
     """Decoders of Avro and of Protobuf, by the id of a schema, which is fetched once; None for other bytes."""
     with extra("avro"):
         library: Any = importlib.import_module("confluent_kafka.schema_registry")
@@ -97,8 +94,8 @@ def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
         return schemas.parse_schema(json.loads(text_of(schema_id)))
 
     @cache
-    def message(schema_id: int, indexes: tuple[int, ...]) -> Any:
-        return _message_class(text_of(schema_id), indexes)
+    def messages(schema_id: int) -> Any:
+        return _compiled(text_of(schema_id))
 
     def avro(schema_id: int, body: bytes) -> Any:
         parsed = schema(schema_id)
@@ -108,22 +105,33 @@ def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
             return None
 
     def protobuf(schema_id: int, body: bytes) -> Any:
-        indexes, start = _message_indexes(body)
-        made = message(schema_id, indexes)
+        (first, *nested), start = _message_indexes(body)
+        compiled = messages(schema_id)
         try:
+            described = reduce(lambda outer, index: outer.nested_types[index], nested, compiled[first])
+            made = importlib.import_module("google.protobuf.message_factory").GetMessageClass(described)
             return _fields(made.FromString(body[start:]))
-        except importlib.import_module("google.protobuf.message").DecodeError:
+        except (IndexError, importlib.import_module("google.protobuf.message").DecodeError):
             return None
 
     return avro, protobuf
 
 
-def _message_class(text: str, indexes: tuple[int, ...]) -> Any:
-    """The class of a message in a .proto text, compiled with its imports by Google's compiler."""
+def _message_indexes(body: bytes) -> tuple[list[int], int]:
+    """The message's indexes in its file, and where its bytes begin (Confluent, "Wire format")."""
+    count, position = _zigzag(body, 0)
+    indexes: list[int] = []
+    while len(indexes) < count and position < len(body):
+        index, position = _zigzag(body, position)
+        indexes.append(index)
+    return indexes or [0], position
+
+
+def _compiled(text: str) -> list[Any]:
+    """The messages in a .proto text, compiled with its imports by Google's compiler."""
     with extra("protobuf"):
         pools: Any = importlib.import_module("google.protobuf.descriptor_pool")
         files: Any = importlib.import_module("google.protobuf.descriptor_pb2")
-        factory: Any = importlib.import_module("google.protobuf.message_factory")
         roots = [
             Path(str(importlib.import_module("grpc_tools").__file__)).parent / "_proto",
             Path(str(importlib.import_module("google.type.date_pb2").__file__)).parents[2],
@@ -138,20 +146,7 @@ def _message_class(text: str, indexes: tuple[int, ...]) -> Any:
     pool = pools.DescriptorPool()
     for file in files.FileDescriptorSet.FromString(compiled).file:
         pool.Add(file)
-    described: Any = list(pool.FindFileByName(_FILE).message_types_by_name.values())[indexes[0]]
-    for index in indexes[1:]:
-        described = described.nested_types[index]
-    return factory.GetMessageClass(described)
-
-
-def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """The message's indexes in its file, and where its bytes begin (Confluent, "Wire format")."""
-    count, position = _zigzag(body, 0)
-    indexes = []
-    for _ in range(count):
-        index, position = _zigzag(body, position)
-        indexes.append(index)
-    return tuple(indexes) or (0,), position
+    return list(pool.FindFileByName(_FILE).message_types_by_name.values())
 
 
 def _zigzag(body: bytes, position: int) -> tuple[int, int]:

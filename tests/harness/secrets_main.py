@@ -25,10 +25,10 @@ from pyspark.serializers import CloudPickleSerializer
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.cli import main as command
 from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.exporter import SinkCollector
-from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness import ROOT

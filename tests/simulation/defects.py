@@ -21,7 +21,7 @@ from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import diagnosis
-from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.recovery.diagnosis import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.reference.coordinator import init_producer_id
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, VerificationGuard

@@ -12,7 +12,7 @@ from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import diagnosis, recovery
-from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.recovery.diagnosis import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery, commit_prepared
 from spark_2pc_sink.recovery.report import view_of
 from spark_2pc_sink.sink.driver import batch_driver

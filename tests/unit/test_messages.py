@@ -48,8 +48,7 @@ from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.sink import BadRowLimit
 from spark_2pc_sink.options.sources import read_environment, read_properties_file, read_toml_file
 from spark_2pc_sink.producer import TransactionalWriter
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, UnreadableSink
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from spark_2pc_sink.monitoring.exporter import families
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.recovery.report import StatusReport
 from spark_2pc_sink.reference.coordinator.states import CoordinatorState, Settings
 from spark_2pc_sink.reference.metrics import BrokerMetrics
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics

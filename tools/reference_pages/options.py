@@ -219,13 +219,11 @@ _CALLS: Final[Mapping[str, Sequence[tuple[str, str, Callable[[], list[Field[Any]
     "spark_2pc_sink/recovery/api.py": [
         ("recover", "*,", lambda: options_of(RecoveryOptions)),
         ("status", "transactional_id: str | None = None,", lambda: [*options_of(StatusOptions), *_read()]),
-    ],
-    "spark_2pc_sink/recovery/history.py": [
         (
             "history",
             "actions: bool = True,",
             lambda: _read("connect_timeout_s", "lock_timeout_ms", "statement_timeout_ms"),
-        )
+        ),
     ],
     "spark_2pc_sink/verification/api.py": [
         (

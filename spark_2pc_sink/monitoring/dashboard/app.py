@@ -20,10 +20,10 @@ from werkzeug.exceptions import HTTPException, SecurityError
 
 from spark_2pc_sink.choices import TABLE, Act, Choice, HaltError, Symptom
 from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
+from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
-from spark_2pc_sink.monitoring.dashboard.sink_views import bar_chart
-from spark_2pc_sink.monitoring.watched import Watched
+from spark_2pc_sink.monitoring.dashboard.sink_views import TONES, badge, bar_chart
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
@@ -73,7 +73,7 @@ class _Pages:
 
     def sinks(self) -> ResponseReturnValue:
         found = self.watched.look()
-        ordered = sorted(found.sinks, key=sink_views.weight)
+        ordered = sorted(found.sinks, key=lambda sink: (TONES.index(badge(sink).tone), sink.transactional_id))
         return render_template("sinks.html", found=found, ordered=ordered)
 
     def sink(self) -> ResponseReturnValue:
@@ -196,10 +196,7 @@ def _sides(watched: Watched) -> dict[str, str]:
     """The addresses of both sides, without credentials."""
     url = make_url(watched.connections["database"])
     place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}"
-    return {
-        "kafka": ", ".join(watched.options().kafka.bootstrap_servers),
-        "database": f"{place}/{url.database or ''}",
-    }
+    return {"kafka": ", ".join(watched.options().kafka.bootstrap_servers), "database": f"{place}/{url.database or ''}"}
 
 
 def _problem(title: str, text: str, code: int) -> ResponseReturnValue:
@@ -210,10 +207,6 @@ def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - 
     """Answer in plain text: pages are not served under a foreign host name."""
     text = f"{request.environ.get('HTTP_HOST', 'no name')} is not a name of this server; --host-name adds one\n"
     return text, HTTPStatus.BAD_REQUEST, {"Content-Type": "text/plain; charset=utf-8"}
-
-
-#: Pages rendered at the same time; each waits for both sides.
-_THREADS = 8
 
 
 def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> None:
@@ -235,7 +228,7 @@ def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
     server = create_server(
         app,
         sockets=[listening],
-        threads=_THREADS,
+        threads=8,  # pages rendered at the same time; each waits for both sides
         ident=None,  # no Server header
         # By default it accepts a gigabyte from any client, into a file, before it calls the application.
         max_request_body_size=FORM_BYTES_MAX,

@@ -124,17 +124,12 @@ _BADGES: Final[dict[Condition, Badge]] = {
     "not_known": Badge("unknown", "quiet"),
     "unclear": Badge("unclear", "warn"),
 }
-#: In the order of a list.
-_TONES: Final = ("bad", "warn", "good", "quiet")
+#: In the order of a list: sinks that need attention are first.
+TONES: Final = ("bad", "warn", "good", "quiet")
 
 
 def badge(sink: RecoveryReport) -> Badge:
     return Badge("needs a decision", "bad") if sink.cause is not None else _BADGES[sink.condition]
-
-
-def weight(sink: RecoveryReport) -> tuple[int, str]:
-    """Sort key of a sink in a list: those that need attention are first."""
-    return _TONES.index(badge(sink).tone), sink.transactional_id
 
 
 def pending(sink: RecoveryReport) -> str:

@@ -18,8 +18,7 @@ from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.outputs import Rows
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recovery.recover_command import sink_flags
-from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.report import RecoveryReport, sink_flags
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.check.findings import EXECUTORS, CheckReport, Finding

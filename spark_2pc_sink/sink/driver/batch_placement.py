@@ -11,7 +11,7 @@ from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_explicit_id
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
-from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.recovery.diagnosis import LostCommits
 from spark_2pc_sink.sink.driver.batch_values import Replay, RunOfQuery
 
 

@@ -25,7 +25,7 @@ from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, Placement, RunRecord
-from spark_2pc_sink.recovery.kafka_side import KafkaSide
+from spark_2pc_sink.recovery.diagnosis import KafkaSide
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows

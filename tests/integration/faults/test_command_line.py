@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import cli, history, recover
-from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import output
 from spark_2pc_sink.errors import TakeOverRefusedError
 from tests.harness.damage import HISTORY, STATE, lose_row
 from tests.harness.driver_job import LARGE_INPUT, Job
@@ -42,7 +42,7 @@ def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
     """Looking never claims, also many times. 3 says that something is in doubt."""
     with decided.unchanged():
         for options in (("status",), ("recover", "--dry-run"), ("recover", "--dry-run", "--take-over")):
-            text = run(decided, exits.EXIT_IN_DOUBT, *options)
+            text = run(decided, output.EXIT_IN_DOUBT, *options)
             assert "IN DOUBT" in text
             assert "recovery will commit Kafka transaction" in text
 
@@ -51,10 +51,10 @@ def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, 
     """B28: settled is what the job has sent again, or a person has dropped; the exit code says so."""
     decided.terminate()
     for options in (("recover", "--take-over"), ("status",), ("recover", "--take-over")):
-        assert "owed" in run(decided, exits.EXIT_IN_DOUBT, *options)
+        assert "owed" in run(decided, output.EXIT_IN_DOUBT, *options)
     assert decided.state("status") == ("owed",)
-    run(decided, exits.EXIT_SETTLED, "recover", "--take-over", "--drop", "--reason", "given up")
-    run(decided, exits.EXIT_SETTLED, "status")
+    run(decided, output.EXIT_SETTLED, "recover", "--take-over", "--drop", "--reason", "given up")
+    run(decided, output.EXIT_SETTLED, "status")
     table = decided.rows()
     decided.run()
     decided.check({BATCH: []}, table=table)
@@ -68,12 +68,12 @@ def test_recover_stops_a_job_that_runs(kafka_any_version: Broker, make_job: Make
     job = make_job(kafka_any_version)
     running = job.stop_at("step:PREPARE", batch=BATCH)
     with job.unchanged():
-        assert "was left alone: its driver is running (pid " in run(job, exits.EXIT_IN_DOUBT, "recover")
+        assert "was left alone: its driver is running (pid " in run(job, output.EXIT_IN_DOUBT, "recover")
         with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1, made at ") as refused:
             recover(**job.sides)
     assert "take_over=True" in refused.value.remedies[-1]
     assert refused.value.report.driver.alive
-    assert "aborted the open transaction" in run(job, exits.EXIT_SETTLED, "recover", "--take-over")
+    assert "aborted the open transaction" in run(job, output.EXIT_SETTLED, "recover", "--take-over")
     job.superseded(running)
     job.ends_well()
 
@@ -87,7 +87,7 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     driver = job.stop_at(place, batch=BATCH)
     age(job)
     with job.unchanged():
-        text = run(job, exits.EXIT_IN_DOUBT, "recover")
+        text = run(job, output.EXIT_IN_DOUBT, "recover")
     assert "its driver is running (pid " in text
     assert "from 127.0.0.1, role postgres; claim 1, made at " in text
     assert f"spark-2pc recover --transactional-id {job.transactional_id} " in text
@@ -100,9 +100,9 @@ def test_a_driver_that_was_killed_is_not_waited_for(kafka_without_2pc: Broker, m
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
     job.kill_at("copy", batch=BATCH)
     assert "  driver:   no driver is running (no database session of claim 1)" in run(
-        job, exits.EXIT_IN_DOUBT, "status"
+        job, output.EXIT_IN_DOUBT, "status"
     )
-    assert "aborted the open transaction" in run(job, exits.EXIT_SETTLED, "recover")
+    assert "aborted the open transaction" in run(job, output.EXIT_SETTLED, "recover")
     job.ends_well()
 
 
@@ -116,11 +116,11 @@ def test_behind_a_pooler_the_age_of_the_row_decides(
     job = make_job(kafka_without_2pc, database=database)
     pooler = pooled(database, "transaction")
     job.kill_at("step:DECIDE", batch=BATCH, database=pooler)
-    text = run(job, exits.EXIT_IN_DOUBT, "recover", database=pooler)
+    text = run(job, output.EXIT_IN_DOUBT, "recover", database=pooler)
     assert "it is unknown whether its driver is running (behind a pooler" in text
     assert "so it may" in text
     age(job)
-    run(job, exits.EXIT_SETTLED, "recover", database=pooler)
+    run(job, output.EXIT_SETTLED, "recover", database=pooler)
     job.ends_well(database=pooler)
 
 
@@ -162,7 +162,7 @@ def lose_batch(job: Job, batch: int) -> None:
 
 
 def actions_of(run: Run, job: Job) -> list[dict[str, Any]]:
-    text = run(job, exits.EXIT_SETTLED, "history", "--actions-only", "--last", "1000", "--json")
+    text = run(job, output.EXIT_SETTLED, "history", "--actions-only", "--last", "1000", "--json")
     found: list[dict[str, Any]] = read_output(text)["entries"]
     return found
 
@@ -211,25 +211,25 @@ def test_everything_is_named_with_who_when_and_why(kafka_without_2pc: Broker, ma
         run(job, code, "recover", *options, "--reason", reason)
 
     killed_at(job, "step:DECIDE", 0)
-    run(job, exits.EXIT_SETTLED, "recover")
+    run(job, output.EXIT_SETTLED, "recover")
     decided_and_aborted(job, 1)
-    run(job, exits.EXIT_USAGE, "recover", "--drop")
-    recover(exits.EXIT_SETTLED, "the topic is rebuilt anyway", "--drop")
+    run(job, output.EXIT_USAGE, "recover", "--drop")
+    recover(output.EXIT_SETTLED, "the topic is rebuilt anyway", "--drop")
     decided_and_aborted(job, 2)
-    recover(exits.EXIT_IN_DOUBT, "the source was corrected", "--accept-replay")
+    recover(output.EXIT_IN_DOUBT, "the source was corrected", "--accept-replay")
     job.run()
     lose_batch(job, 3)
-    recover(exits.EXIT_SETTLED, "restored from last night", "--adopt", "--accept-loss", "3")
+    recover(output.EXIT_SETTLED, "restored from last night", "--adopt", "--accept-loss", "3")
     killed_at(job, "step:DECIDE", 4)
     lose_row(job, history=True)
     words = ("--adopt", "--open-transaction", "commit", "--batch", "4")
-    recover(exits.EXIT_SETTLED, "its rows are in the table", *words)
+    recover(output.EXIT_SETTLED, "its rows are in the table", *words)
     job.batches = 6
     job.run(adopt=True, reason="moved to the new Spark")
     killed_at(job, "step:PREPARE", 6)
     ending = ("transactions", "force-terminate", "--database", job.database, "--reason", "readers stand still")
     sides = ("--bootstrap-server", job.broker.bootstrap, "--transactional-id", job.transactional_id)
-    assert cli.main([*ending, *sides]) == exits.EXIT_SETTLED
+    assert cli.main([*ending, *sides]) == output.EXIT_SETTLED
 
     check_actions(job, actions_of(run, job))
     merged = history(database=job.database, transactional_id=job.transactional_id, last=1_000).entries

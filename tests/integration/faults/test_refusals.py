@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from sqlalchemy import make_url
 
-from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import output
 from spark_2pc_sink.errors import HaltCause
 from tests.harness.damage import HISTORY, STATE, Backup, lose_row
 from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
@@ -198,9 +198,9 @@ def test_a_row_that_is_lost_is_made_again(
     recovering, sink = WAYS[way]
     if recovering is not None:
         with job.unchanged():
-            dry = run(job, exits.EXIT_IN_DOUBT, "recover", "--dry-run")
+            dry = run(job, output.EXIT_IN_DOUBT, "recover", "--dry-run")
         assert f"no state row; batch {BATCH}, decided" in dry
-        settled = run(job, exits.EXIT_SETTLED, "recover", "--take-over", *recovering)
+        settled = run(job, output.EXIT_SETTLED, "recover", "--take-over", *recovering)
         assert "rebuilt the lost state row from line" in settled
     job.ends_well(**sink)
 
@@ -215,13 +215,13 @@ def test_row_and_history_are_lost(
     job.refused(HaltCause.ID_IN_USE)
     decided = f"has decided {described.producer}"
     job.refused(HaltCause.OPEN_TRANSACTION, decided, f"{job.topic}-0 from offset", times=2, adopt=True)
-    text = run(job, exits.EXIT_IN_DOUBT, "recover", "--take-over", "--adopt")
+    text = run(job, output.EXIT_IN_DOUBT, "recover", "--take-over", "--adopt")
     assert re.search(rf"--transactional-id {job.transactional_id} .* --adopt --open-transaction {word}", text), text
     assert job.describe() == described
     words = ("--take-over", "--adopt", "--open-transaction", word, *WHY)
     batch = ("--batch", str(BATCH)) if word == "commit" else ()
     for _ in range(2):
-        run(job, exits.EXIT_SETTLED, "recover", *words, *batch)
+        run(job, output.EXIT_SETTLED, "recover", *words, *batch)
     # Nothing but the person knows that the batch before is on both sides.
     named: dict[str, Any] = {"adopt": True, "accept_loss": "0"} if word == "abort" else {}
     restarted = job.ends_well(**named)
@@ -254,8 +254,8 @@ def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJo
     for table in (STATE, HISTORY):
         job.sql(f"ALTER TABLE {table} SET SCHEMA ops")
     job.refused("HaltError", "change transactional_id, state_schema, state_table or database back", times=2)
-    assert "state_schema" in run(job, exits.EXIT_IN_DOUBT, "recover", "--take-over")
-    looked = run(job, exits.EXIT_IN_DOUBT, "status", "--state-schema", "ops")
+    assert "state_schema" in run(job, output.EXIT_IN_DOUBT, "recover", "--take-over")
+    looked = run(job, output.EXIT_IN_DOUBT, "status", "--state-schema", "ops")
     assert "recovery will commit Kafka transaction" in looked
     job.ends_well(state_schema="ops")
 
@@ -293,11 +293,11 @@ def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_
     job.kill_at("step:DECIDE", batch=BATCH)
     kafka_without_2pc.create_topic(job.topic, partitions=3)
     moved = job.on(kafka_without_2pc)
-    assert "the state row belongs to Kafka cluster" in run(moved, exits.EXIT_NOT_KNOWN, "status")
+    assert "the state row belongs to Kafka cluster" in run(moved, output.EXIT_NOT_KNOWN, "status")
     moved.refused("ClaimRefusedError", "use the cluster that the state row names")
     moved.refused("ClaimRefusedError", "recover the sink there first", adopt=True)
-    run(job, exits.EXIT_SETTLED, "recover", "--take-over")
-    run(moved, exits.EXIT_SETTLED, "recover", "--take-over", "--adopt")
+    run(job, output.EXIT_SETTLED, "recover", "--take-over")
+    run(moved, output.EXIT_SETTLED, "recover", "--take-over", "--adopt")
     moved.run()
     table = job.rows()
     moved.check({0: [], BATCH: []}, table=table)
@@ -313,11 +313,11 @@ def test_the_cluster_is_gone_with_a_decided_batch(
     moved = job.on(kafka_without_2pc)
     moved.refused("ClaimRefusedError", "'owed' if they must be sent", adopt=True)
     job.sql("UPDATE kafka_transaction_state SET status = 'owed'")
-    run(moved, exits.EXIT_IN_DOUBT, "recover", "--take-over", "--adopt")
+    run(moved, output.EXIT_IN_DOUBT, "recover", "--take-over", "--adopt")
     moved.run()
     table = job.rows()
     moved.check({0: []}, table=table)
-    run(moved, exits.EXIT_SETTLED, "status")
+    run(moved, output.EXIT_SETTLED, "status")
 
 
 # --- names --------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_the_transactional_id_is_changed_for_good(kafka: Broker, make_job: MakeJ
     """Settled first, then the row takes the new id along, and with it what is known of the last batch."""
     job = make_job(kafka)
     job.kill_at("step:DECIDE", batch=BATCH)
-    run(job, exits.EXIT_SETTLED, "recover", "--take-over")
+    run(job, output.EXIT_SETTLED, "recover", "--take-over")
     renamed = replace(job, transactional_id=f"{job.transactional_id}-renamed")
     for table in (STATE, HISTORY):
         job.sql(f"UPDATE {table} SET transactional_id = %s", renamed.transactional_id)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 from spark_2pc_sink.choices import TABLE, Act
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_SETTLED
+from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_SETTLED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import read_topic
 from tests.harness import ROOT, run_program

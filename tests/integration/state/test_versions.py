@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 from jdbc_state import SqlStateStore
 from jdbc_state.schema import HISTORY_PRIVILEGES, STATE_PRIVILEGES, VERSION
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import output
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.testing import free_port, wait_until
 from spark_2pc_sink.testing.processes import ServerProcess, find_java_home
@@ -215,14 +215,14 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
         return code, out or err
 
     at = ("--database", database)
-    assert state("check", *at)[0] == exits.EXIT_NOT_KNOWN
+    assert state("check", *at)[0] == output.EXIT_NOT_KNOWN
     code, text = state("migrate", *at)
-    assert (code, "it does not exist" in text) == (exits.EXIT_FAILED, True)
+    assert (code, "it does not exist" in text) == (output.EXIT_FAILED, True)
     run_sql(database, VERSION_1)
-    assert state("check", *at)[0] == exits.EXIT_IN_DOUBT
+    assert state("check", *at)[0] == output.EXIT_IN_DOUBT
     code, text = state("migrate", *at)
     assert (code, text.splitlines()) == (
-        exits.EXIT_SETTLED,
+        output.EXIT_SETTLED,
         [
             "added columns topic_ids, decision to public.kafka_transaction_state",
             "created public.kafka_transaction_state_history",
@@ -231,10 +231,10 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
     )
     assert state("migrate", *at) == (0, "nothing to do: the tables have this version\n")
     code, text = state("check", *at, "--json")
-    assert (code, read_output(text)["ready"]) == (exits.EXIT_SETTLED, True)
+    assert (code, read_output(text)["ready"]) == (output.EXIT_SETTLED, True)
     with role(database) as (name, url):
         code, text = state("check", *at, "--role", name)
-        assert (code, f"{name} lacks SELECT, INSERT, UPDATE on" in text) == (exits.EXIT_IN_DOUBT, True)
+        assert (code, f"{name} lacks SELECT, INSERT, UPDATE on" in text) == (output.EXIT_IN_DOUBT, True)
         code, text = state("ddl", "--state-schema", '"Own"', "--state-table", "mine", "--role", name)
         assert (code, 'CREATE TABLE IF NOT EXISTS "Own".mine_history' in text) == (0, True)
         run_sql(database, text)
@@ -242,8 +242,8 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
             decide(own, claim(own))
         run_sql(database, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
         code, text = state("check", *at, "--role", name)
-        assert (code, f"{name} lacks USAGE on schema public: GRANT USAGE" in text) == (exits.EXIT_IN_DOUBT, True)
-    assert state("ddl", "--state-schema", "a.b")[0] == exits.EXIT_USAGE
+        assert (code, f"{name} lacks USAGE on schema public: GRANT USAGE" in text) == (output.EXIT_IN_DOUBT, True)
+    assert state("ddl", "--state-schema", "a.b")[0] == output.EXIT_USAGE
 
 
 _OF_17 = "PostgreSQL 17.4 on x86_64-pc-linux-gnu, compiled by gcc (GCC) 12.4.0, 64-bit"

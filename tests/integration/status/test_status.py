@@ -17,7 +17,7 @@ from sqlalchemy import make_url, text
 
 from jdbc_state import SqlStateStore, StateRow
 from spark_2pc_sink import StatusReport, cli, status
-from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import output
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
@@ -108,7 +108,7 @@ def test_every_condition_at_one_look(sinks: Sinks, capsys: pytest.CaptureFixture
     assert "and Kafka aborted its 3 records" in by_name["owed"].reason
     assert by_name["owed"].remedies[0].startswith("start the job")
     assert (by_name["away"].kafka, by_name["away"].elsewhere) == (None, True)
-    assert cli.main(words(sinks, "--json")) == exits.EXIT_IN_DOUBT
+    assert cli.main(words(sinks, "--json")) == output.EXIT_IN_DOUBT
     printed = read_output(capsys.readouterr().out)
     assert list(map(name_of, printed["in_doubt"])) == ["decided", "left-open", "lost", "owed"]
 
@@ -178,10 +178,10 @@ def test_a_row_that_is_gone_with_its_history(sinks: Sinks, capsys: pytest.Captur
     assert found.note.endswith(f"Kafka has open transactions of {sinks.id_of('gone')}")
     code = cli.main(words(sinks, "--transactional-id", sinks.id_of("gone")))
     printed = capsys.readouterr().out
-    assert code == exits.EXIT_IN_DOUBT
+    assert code == output.EXIT_IN_DOUBT
     assert "the state table and its history have nothing for this id; Kafka has Ongoing " in printed
     assert ", open for 0:00:" in printed
-    assert cli.main(words(sinks, "--transactional-id", "mistyped")) == exits.EXIT_NOT_KNOWN
+    assert cli.main(words(sinks, "--transactional-id", "mistyped")) == output.EXIT_NOT_KNOWN
     assert "mistyped: UNKNOWN, the state table has no row for this id" in capsys.readouterr().out
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from spark_2pc_sink.cli import exits, main
+from spark_2pc_sink.cli import main, output
 from spark_2pc_sink.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -244,7 +244,7 @@ def test_the_commands_tell_the_same(
     began_s = time.monotonic()
     code = main([*words, "--command-config", str(properties)])
     assert time.monotonic() - began_s < AT_ONCE_S
-    assert code == (exits.EXIT_IN_DOUBT if words[0] == "check" else exits.EXIT_FAILED)
+    assert code == (output.EXIT_IN_DOUBT if words[0] == "check" else output.EXIT_FAILED)
     told = capsys.readouterr()
     text = " ".join((told.out + told.err).split())  # check wraps its lines
     assert "Traceback" not in text

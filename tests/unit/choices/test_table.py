@@ -29,7 +29,7 @@ from spark_2pc_sink.monitoring.dashboard.app import choices, fingerprint
 from spark_2pc_sink.options import OperatorDecision, SinkOptions
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.runbook.conversation import parsed
-from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.sides import Picture
 from tests.unit.runbook.fake_sides import ALIVE, ROW, UNSEEN, halted, in_doubt, owed, picture
 
 SINK = "--transactional-id orders --bootstrap-server h:9092 --database postgresql://h/d"

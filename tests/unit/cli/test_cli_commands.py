@@ -11,10 +11,10 @@ import pytest
 
 from jdbc_state import SchemaReport
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import check, exits, main, runbook as runbook_module, state
+from spark_2pc_sink.cli import check, database as state, main, output, runbook as runbook_module
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.options import Records, RecoveryOptions, Rows, SinkOptions
-from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.sides import Picture
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
 from tests.harness.json_contract import read_output
 from tests.unit.runbook.fake_sides import FakeSides, halted, in_doubt, owed, picture
@@ -95,7 +95,7 @@ class Store:
 
 @pytest.mark.parametrize(
     ("there", "ready", "code"),
-    [(True, True, exits.EXIT_SETTLED), (True, False, exits.EXIT_IN_DOUBT), (False, False, exits.EXIT_NOT_KNOWN)],
+    [(True, True, output.EXIT_SETTLED), (True, False, output.EXIT_IN_DOUBT), (False, False, output.EXIT_NOT_KNOWN)],
 )
 def test_the_exit_code_of_a_check(
     there: bool, ready: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -112,14 +112,14 @@ def test_the_exit_code_of_a_check(
 
 def test_the_statements_need_no_database(capsys: pytest.CaptureFixture[str]) -> None:
     """C15: for those who run them with a role of their own."""
-    assert cli.main(["state", "ddl", "--role", "Job", "--state-schema", "ops"]) == exits.EXIT_SETTLED
+    assert cli.main(["state", "ddl", "--role", "Job", "--state-schema", "ops"]) == output.EXIT_SETTLED
     printed = capsys.readouterr().out
     assert "COMMENT ON TABLE ops.kafka_transaction_state IS 'spark_2pc_sink state, version 2';" in printed
     assert 'GRANT USAGE ON SCHEMA ops TO "Job";' in printed
     assert 'GRANT SELECT, INSERT, UPDATE ON ops.kafka_transaction_state TO "Job";' in printed
     assert 'GRANT SELECT, INSERT, UPDATE, DELETE ON ops.kafka_transaction_state_history TO "Job";' in printed
     assert 'GRANT SELECT, INSERT, DELETE ON ops.kafka_transaction_state_actions TO "Job";' in printed
-    assert cli.main(["state", "ddl", "--history-batches", "0"]) == exits.EXIT_SETTLED
+    assert cli.main(["state", "ddl", "--history-batches", "0"]) == output.EXIT_SETTLED
     printed = capsys.readouterr().out
     assert ("history" not in printed, "actions" not in printed) == (True, True)
     assert "GRANT" not in printed

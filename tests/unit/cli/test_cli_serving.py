@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import exits, serving
+from spark_2pc_sink.cli import output, serving
 from spark_2pc_sink.cli.serving import TOKEN_CHARACTERS_MIN, host_and_port
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.monitoring import exporter as metrics_server
@@ -33,7 +33,7 @@ def test_the_exporter_watches_what_the_command_line_names(served: list[tuple[Any
     code = cli.main(["exporter", *SIDES, "--listen", "0.0.0.0:9940", "--timeout", "5", "--state-schema", "sinks"])
     ((watched, access, host, port),) = served
     assert (access.token, {"0.0.0.0", socket.gethostname().lower()} <= access.names) == (None, True)  # noqa: S104
-    assert (code, host, port) == (exits.EXIT_SETTLED, "0.0.0.0", 9940)  # noqa: S104 - what was said
+    assert (code, host, port) == (output.EXIT_SETTLED, "0.0.0.0", 9940)  # noqa: S104 - what was said
     given = watched.connections
     assert (given["database"], watched.timeout_s) == ("postgresql://ops@db/shop", 5)
     assert (given["kafka"]["bootstrap.servers"], given["state_schema"]) == ("broker:9092", "sinks")
@@ -81,7 +81,7 @@ def test_a_token_file_that_is_none_is_refused(
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
-    assert cli.main(["exporter", *SIDES, "--token-file", str(file)]) == exits.EXIT_USAGE
+    assert cli.main(["exporter", *SIDES, "--token-file", str(file)]) == output.EXIT_USAGE
     said = capsys.readouterr().err
     assert "token-file" in said
     assert "short" not in said

@@ -13,7 +13,7 @@ from jdbc_state import StateRow
 from spark_2pc_sink import VerifyReport, cli
 from spark_2pc_sink.cli import transactions, verify as command
 from spark_2pc_sink.transactions import TerminatedTransaction, TransactionDetails, TransactionListing
-from spark_2pc_sink.transactions.remedies import KnownSinks
+from spark_2pc_sink.transactions.ending import KnownSinks
 from spark_2pc_sink.verification.report import BatchResult, Difference, NotChecked, OpenTable, OpenTransactionRows
 from tests.harness.json_contract import read_output
 from tests.unit.recovery.test_report import ROW
@@ -198,6 +198,7 @@ def test_it_asks_for_what_was_said(verify_run: Run) -> None:
         "keys": ["id", "line"],
         "order_by": "at",
         "record_columns": "id = key::bigint",
+        "schema_registry": None,
         "since": 3,
         "last": None,
         "batch": None,

@@ -12,9 +12,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.cli.options import connection_as_given, file_of, given_sides
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recovery.recover_command import sink_flags
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, sink_flags
 
 URL = "postgresql://app:secret@h/shop"
 

@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-from importlib import import_module
 from typing import Any, get_args
 
 import pytest
@@ -16,12 +15,13 @@ from jsonschema import ValidationError
 
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import __main__ as program, coordinator, exits, sinks
-from spark_2pc_sink.cli.command_parser import CommandParser
+from spark_2pc_sink.cli import __main__ as program, output, sinks
+from spark_2pc_sink.cli.options import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
 from spark_2pc_sink.ids import TransactionState
 from spark_2pc_sink.recovery.report import ActionKind, RecoveryReport
+from spark_2pc_sink.reference import broker
 from tests.harness.halts import halt
 from tests.harness.json_contract import read_output
 
@@ -54,7 +54,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, outcome: CommandResult | BaseExcep
             raise outcome
         return outcome.exit_code
 
-    monkeypatch.setattr(coordinator, "serve", serve)
+    monkeypatch.setattr(broker, "serve", serve)
 
 
 WORDS = ["coordinator", "--in-memory", "--json"]
@@ -77,8 +77,7 @@ def test_the_schema_names_all_values() -> None:
     assert SCHEMA["$defs"]["transaction_state"]["properties"]["state"]["enum"] == [
         state.value for state in TransactionState
     ]
-    exits = import_module("spark_2pc_sink.cli.exits")
-    codes = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
+    codes = {value for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert codes <= set(SCHEMA["properties"]["exit_code"]["enum"])
     assert SCHEMA["properties"]["format"]["const"] == FORMAT
 
@@ -235,11 +234,11 @@ def test_a_reader_that_has_gone_is_no_failure(unbuffered: str) -> None:
 
 def test_closed_streams_change_no_exit_code() -> None:
     done = run('"$@" >&- 2>&- <&-', *DDL)
-    assert (done.returncode, done.stderr) == (exits.EXIT_SETTLED, "")
+    assert (done.returncode, done.stderr) == (output.EXIT_SETTLED, "")
 
 
 @pytest.mark.slow
 def test_output_that_cannot_be_written_is_said() -> None:
     done = run('"$@" > /dev/full', *DDL)
-    assert done.returncode == exits.EXIT_FAILED
+    assert done.returncode == output.EXIT_FAILED
     assert done.stderr == "spark-2pc: the result could not be printed: [Errno 28] No space left on device\n"

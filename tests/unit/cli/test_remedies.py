@@ -18,8 +18,8 @@ from spark_2pc_sink.cli.options import given_options
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TransactionState
 from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_flags
-from spark_2pc_sink.transactions.remedies import end_hanging, end_known, with_cluster
+from spark_2pc_sink.recovery.report import kafka_connection, sink_flags
+from spark_2pc_sink.transactions.ending import end_hanging, end_known, with_cluster
 
 OPTIONS = RecoveryOptions.parse(
     transactional_id="orders",

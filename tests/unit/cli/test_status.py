@@ -19,8 +19,7 @@ from spark_2pc_sink.cli.sinks import (
     status_text,
     wait_until_settled,
 )
-from spark_2pc_sink.recovery.report import Action, RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import Action, RecoveryReport, StatusReport, UnreadableSink
 from tests.harness.json_contract import read_output
 from tests.unit.recovery.test_report import DECIDED, FINE, LIVES, OPEN, ROW
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink import DualWriteSink, errors
-from spark_2pc_sink.cli import command_parser, exits
-from spark_2pc_sink.cli.command_parser import CommandParser
+from spark_2pc_sink.cli import command_parser, output
+from spark_2pc_sink.cli.options import CommandParser
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause
 from spark_2pc_sink.options.outputs import Records, Rows
 from spark_2pc_sink.options.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG, CONFIG, read_environment, read_toml_file
@@ -187,7 +187,7 @@ def test_the_commands_are_those_of_the_parsers() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:
-    named = {f"`{value}`" for name, value in vars(exits).items() if name.startswith("EXIT_")}
+    named = {f"`{value}`" for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert set(table("| exit code | meaning |")) == named
 
 

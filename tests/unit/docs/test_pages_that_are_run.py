@@ -21,7 +21,7 @@ from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.sources import read_toml_file
 from spark_2pc_sink.runbook.conversation import Conversation, IncidentLog, RunbookEnd
-from spark_2pc_sink.runbook.picture import Picture, Readers
+from spark_2pc_sink.runbook.sides import Picture, Readers
 from tests.harness.page_blocks import PAGE, Way, ways
 from tests.unit.runbook.fake_sides import ALIVE, BLOCKED, HANGING, FakeSides, Script, halted, in_doubt, owed, picture
 

@@ -20,7 +20,7 @@ from orders_events import order_events
 from recovery_runbook import EXIT_LEFT, run
 from spark_2pc_sink import HaltCause
 from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import StatusReport, UnreadableSink
 from tests.harness.page_blocks import ROOT
 from tests.unit.runbook.fake_sides import halted, in_doubt, owed
 

@@ -18,13 +18,12 @@ from jdbc_state.sessions import DriverSession, Liveness
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
+from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import http_server, make_app
 from spark_2pc_sink.monitoring.exporter import SinkCollector
-from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.report import Action, RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import Action, RecoveryReport, StatusReport, UnreadableSink
 from tests.unit.recovery.test_report import LOOK, ROW
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)

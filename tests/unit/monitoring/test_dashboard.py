@@ -21,7 +21,7 @@ from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, Dashboard
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.dashboard.sink_views import HEIGHT, Bar, bar_chart
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.recovery.report import StatusReport
 from tests.unit.monitoring.samples import (
     ALIVE,
     FIGURES,

@@ -17,8 +17,7 @@ from jdbc_state import HistoryLine
 from spark_2pc_sink.errors import StateStoreError
 from spark_2pc_sink.monitoring import exporter
 from spark_2pc_sink.monitoring.exporter import BatchCounters, SinkCollector, SinkCounts, families
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, UnreadableSink
 from spark_2pc_sink.testing import wait_until
 from tests.unit.monitoring.samples import EVERYTHING, FIGURES, UNKNOWN, Shown, in_doubt, lines, owed, row, sink
 

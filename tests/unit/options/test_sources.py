@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.cli.command_parser import CommandParser
-from spark_2pc_sink.cli.options import add_sink_options
+from spark_2pc_sink.cli.options import CommandParser, add_sink_options
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions, checks_keywords, sources
 from spark_2pc_sink.options.kafka import property_names

@@ -19,8 +19,7 @@ from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.diagnosis import with_choices
-from spark_2pc_sink.recovery.recover_command import sink_flags
-from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.report import RecoveryReport, sink_flags
 from spark_2pc_sink.transactions import TransactionTool
 from tests.unit.recovery.test_recovery import ID, Sides, decided, told
 from tests.unit.recovery.test_report import LIVES

@@ -10,9 +10,9 @@ import pytest
 
 from jdbc_state import Decision, StateStore
 from spark_2pc_sink import cli, history as from_outside
-from spark_2pc_sink.cli import exits, history as command
-from spark_2pc_sink.recovery import history as module
-from spark_2pc_sink.recovery.history import BatchEntry, HistoryReport, history, utc
+from spark_2pc_sink.cli import database as command, output
+from spark_2pc_sink.recovery import api as module
+from spark_2pc_sink.recovery.api import BatchEntry, HistoryReport, history, utc
 from tests.harness.json_contract import read_output
 from tests.unit.fakes.memory_store import MemoryStateStore
 
@@ -138,7 +138,7 @@ def test_the_function_needs_a_database_only(opened: mock.Mock) -> None:
 
 def test_a_line_for_people(store: Ticking, opened: mock.Mock, capsys: pytest.CaptureFixture[str]) -> None:
     """D2: who, when, why; of many partitions only some."""
-    assert cli.main(["history", "--database", DATABASE]) == exits.EXIT_SETTLED
+    assert cli.main(["history", "--database", DATABASE]) == output.EXIT_SETTLED
     header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     shown_columns = [name for name in command._COLUMNS if name not in ("TransactionalId", "Reason")]
     assert [cell.strip() for cell in header] == shown_columns == ["Time", "What", "Batch", "Who", "Detail"]
@@ -163,7 +163,7 @@ def test_a_line_for_people(store: Ticking, opened: mock.Mock, capsys: pytest.Cap
 
 
 def test_json_is_of_the_documented_form(store: Ticking, opened: mock.Mock, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["history", "--database", DATABASE, "--json"]) == exits.EXIT_SETTLED
+    assert cli.main(["history", "--database", DATABASE, "--json"]) == output.EXIT_SETTLED
     found = read_output(capsys.readouterr().out)["entries"]
     assert [each["kind"] for each in found] == ["batch" if name[0] != "-" else "action" for name, _ in EVERYTHING]
     assert found[0]["detail"]["layout"] == {"table": "orders"}
@@ -175,9 +175,9 @@ def test_json_is_of_the_documented_form(store: Ticking, opened: mock.Mock, capsy
 
 def test_nothing_found_is_exit_code_4(opened: mock.Mock, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["history", "--database", DATABASE, "--transactional-id", "another"]
-    assert cli.main(words) == exits.EXIT_NOT_KNOWN
+    assert cli.main(words) == output.EXIT_NOT_KNOWN
     assert capsys.readouterr().out == "no entries\n"
-    assert cli.main([*words, "--json"]) == exits.EXIT_NOT_KNOWN
+    assert cli.main([*words, "--json"]) == output.EXIT_NOT_KNOWN
     assert read_output(capsys.readouterr().out)["entries"] == []
     assert opened.call_count == 2
 
@@ -190,7 +190,7 @@ def test_a_time_is_in_utc_unless_it_says_else(
     opened: mock.Mock, capsys: pytest.CaptureFixture[str], time: str, hour: int
 ) -> None:
     words = ["history", "--database", DATABASE, "--since", time, "--actions-only", "--json"]
-    assert cli.main(words) == exits.EXIT_SETTLED
+    assert cli.main(words) == output.EXIT_SETTLED
     first = read_output(capsys.readouterr().out)["entries"][0]
     assert (first["action"], datetime.fromisoformat(first["at"].replace("Z", "+00:00")).hour) == ("claim", hour)
     assert opened.call_count == 1

@@ -14,8 +14,7 @@ from jdbc_state.sessions import DriverSession, Liveness
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.report import Action, RecoveryReport, problem_of
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.report import Action, RecoveryReport, StatusReport, UnreadableSink, problem_of
 
 ROW = StateRow(
     transactional_id="orders",

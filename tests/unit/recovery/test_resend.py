@@ -11,8 +11,7 @@ from jdbc_state import KeptRecords
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
-from spark_2pc_sink.recovery.recovery import Recovered
-from spark_2pc_sink.recovery.resend import kept_for, resend
+from spark_2pc_sink.recovery.recovery import Recovered, kept_for, resend
 from tests.unit.service.worlds import ID, Fault, KilledError, World
 
 

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import output
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference import broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -46,7 +46,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
 def test_a_wrong_command_line_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
 ) -> None:
-    assert cli.main(["coordinator", *MEMORY, *words]) == exits.EXIT_USAGE
+    assert cli.main(["coordinator", *MEMORY, *words]) == output.EXIT_USAGE
     assert named in capsys.readouterr().err
 
 
@@ -60,7 +60,7 @@ def test_serving_ends_with_the_signal(capsys: pytest.CaptureFixture[str]) -> Non
 
     terminating = threading.Thread(target=terminate)
     terminating.start()
-    assert broker.serve(properties, None, None, MetricsAccess()) == exits.EXIT_SETTLED
+    assert broker.serve(properties, None, None, MetricsAccess()) == output.EXIT_SETTLED
     terminating.join()
     assert capsys.readouterr().out == f"listening on 127.0.0.1:{port}\n"
     assert not answers(port)

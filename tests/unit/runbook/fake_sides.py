@@ -13,8 +13,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
 from spark_2pc_sink.runbook.conversation import NoAnswerError
-from spark_2pc_sink.runbook.picture import Picture, Readers
-from spark_2pc_sink.runbook.sides import BothSides, Compared
+from spark_2pc_sink.runbook.sides import BothSides, Compared, Picture, Readers
 from spark_2pc_sink.transactions import HangingTransaction
 from tests.unit.recovery.test_report import LOOK, ROW as DECIDED_ROW, SESSION
 

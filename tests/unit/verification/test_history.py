@@ -17,11 +17,11 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.verification.api import Scope
-from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import (
     OPEN_END,
     Claims,
     HistoryBatch,
+    HistoryCheck,
     PartitionClaims,
     Ranges,
     Stretch,
@@ -35,7 +35,7 @@ from spark_2pc_sink.verification.history import (
 from spark_2pc_sink.verification.report import BatchResult, Differences
 from spark_2pc_sink.verification.table_pairs import NotedLayout
 from spark_2pc_sink.verification.topic_reader import TopicReader
-from spark_2pc_sink.verification.verification import HistoryCheck
+from spark_2pc_sink.verification.verification import Evidence
 from spark_2pc_sink.wire.batch_format import encode_varint
 from spark_2pc_sink.wire.record_batch import content_digest
 

@@ -26,7 +26,7 @@ from spark_2pc_sink.verification.repairs import (
     why_unsendable,
 )
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, NotChecked, VerifyReport
-from spark_2pc_sink.verification.statements import Statements
+from spark_2pc_sink.verification.staging import Statements
 from spark_2pc_sink.verification.target import Target
 
 

@@ -15,8 +15,8 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.reference.storage.batches import build_batch
-from spark_2pc_sink.verification.batch_check import BatchCheck
 from spark_2pc_sink.verification.columns import Column, RecordFacts, TableShape, compared_columns
+from spark_2pc_sink.verification.own_client import BatchCheck
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.target import MARK, GivenTarget, Target, parse_record_columns, value_fields
 from spark_2pc_sink.verification.topic_reader import client_settings

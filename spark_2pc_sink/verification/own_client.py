@@ -1,9 +1,11 @@
-"""Checks by the sink's own connections beforehand: batches that would crash librdkafka, and refused logins.
+"""What the sink's own client asks Kafka: for batches that would crash librdkafka, refused logins, the open transaction.
 
 librdkafka decompresses a batch before its size is known. It has a limit for zstd, snappy and lz4, and none for gzip.
 An lz4 batch that ends within its first block crashes the process, and a truncated gzip batch is read forever. So the
 same range of each log is first read by the sink's own connections, and decompressed in pieces that are counted and
 discarded: for a million records a tenth of a second, where librdkafka takes more than one.
+
+The coordinator is queried about the open transaction as in recovery.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster, end_offsets
 from spark_2pc_sink.kafka.log_reader import fetch_logs
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.recovery.diagnosis import began_at
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches, decompressed_pieces
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import Compression
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.verification.history import Ranges
+    from spark_2pc_sink.verification.report import Differences
+    from spark_2pc_sink.verification.verification import Evidence
 
 _REMEDY: Final = (
     "kafka-dump-log.sh shows its producer, --since excludes records older than a batch of the sink, and "
@@ -61,20 +71,17 @@ class _Scan:
 
 @dataclass(kw_only=True)
 class BatchCheck:
-    """Checks batches before librdkafka reads them.
+    """Checks batches before librdkafka reads them."""
 
-    Attributes:
-        options: how to reach the brokers. A request may take ``max_block_ms``.
-        bytes_max: limit of a batch's decompressed size.
-        together_bytes: bytes of the batches that librdkafka reads from one log at once.
-        ahead_bytes: how far librdkafka may read past the requested end. Later records there are not checked.
-        dense: whether batches that are read at once become more than one alone may.
-    """
-
+    #: How to reach the brokers. A request may take ``max_block_ms``.
     options: KafkaOptions
+    #: Limit of a batch's decompressed size.
     bytes_max: int
+    #: Bytes of the batches that librdkafka reads from one log at once.
     together_bytes: int
+    #: How far librdkafka may read past the requested end. Later records there are not checked.
     ahead_bytes: int
+    #: Whether batches that are read at once become more than one alone may.
     dense: bool = False
     _seen: dict[TopicPartition, _Scan] = field(default_factory=dict)
 
@@ -84,10 +91,7 @@ class BatchCheck:
         return seen is not None and seen.begin <= offset < seen.position
 
     def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Check these offset ranges, as far as they exist, and the batches that already follow them.
-
-        Raises KafkaError for a batch that cannot be decompressed or becomes too large.
-        """
+        """Check these offset ranges, and batches that follow; KafkaError for one that is broken or too large."""
         if not bounds:
             return
         with Cluster(self.options) as cluster:
@@ -142,17 +146,12 @@ class BatchCheck:
                 self.dense |= together > self.bytes_max
                 what = str(partition)
         except RemoteProtocolError as error:
-            code = Code.CORRUPT_MESSAGE
-            detail = f"{what}: {error.detail}; {_REMEDY}"
+            code, detail = Code.CORRUPT_MESSAGE, f"{what}: {error.detail}; {_REMEDY}"
             raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail) from error
 
 
 def check_login(options: KafkaOptions) -> None:
-    """Raise AuthorizationError if the brokers refuse the login; return if they accept it, or do not answer.
-
-    librdkafka retries with a refused certificate or password until its deadline, and then reports that there was no
-    answer.
-    """
+    """Raise AuthorizationError if the brokers refuse the login, which librdkafka retries, and reports as no answer."""
     bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
     with Cluster(bounded) as cluster:
         try:
@@ -160,3 +159,26 @@ def check_login(options: KafkaOptions) -> None:
         except KafkaTimeoutError:
             # They may still answer: the caller continues to wait, and has its own error.
             return
+
+
+def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | None:
+    """First and last offset of the open transaction's records in each partition; None if there is none."""
+    options = evidence.request.options
+    with Cluster(options.kafka) as cluster:
+        client = TransactionClient(cluster, options.transactional_id, options.kafka)
+        described = client.describe()
+        if described.state != TransactionState.ONGOING:
+            why = f"Kafka has none for this id; the state is {described.state}"
+            differences.skip("the open transaction", why, "leave out --open to compare committed records")
+            return None
+        row = evidence.row
+        if row is not None and row.prepared_transaction_state == str(described.producer) and row.kafka_offsets:
+            return {TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()}
+        began = began_at(client, Deadline(SystemClock(), options.settle_deadline_ms))
+    for partition, at in began.items():
+        if isinstance(at, str) and at != "no record yet":
+            differences.skip(f"records of {partition}", at)
+    written = evidence.reader.describe({partition.topic for partition in began}).written
+    why = "after its first record, they cannot be distinguished from records of other producers"
+    differences.skip("which producer wrote the records", why)
+    return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}

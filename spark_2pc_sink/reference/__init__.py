@@ -12,7 +12,7 @@ the disk; each imports those below it:
 `groups`            consumer groups and their offsets, classic protocol: pure, with a shell (`service`)
 `transactions`      the shell of the pure coordinator (`service`): its log, its markers, its timers,
                     answers to partition leaders (`Verification`)
-`metadata`          a cluster controller's state: topics, configs, ACLs, ids (`catalog`, `data_directory`)
+`metadata`          a cluster controller's state: topics, configs, ACLs, ids (`catalog`, `catalog_state`)
 `config`            broker properties and topic configs by Kafka's names; listeners
 `log`               the leader of one partition (`partition_log`): what may be appended and read; `producer_state` is
                     pure

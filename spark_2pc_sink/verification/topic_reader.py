@@ -306,7 +306,7 @@ def _reading(check: BatchCheck, *, committed: bool) -> dict[str, Any]:
         "queued.min.messages": 50_000,
         # With a full queue librdkafka pauses fetching for this long; its default second is longer than the queue lasts.
         "fetch.queue.backoff.ms": 10,
-        # Of a partition with large batches only the first batch is sent, and as a whole (KIP-74).
+        # From a partition with large batches only the first batch is sent, and as a whole (KIP-74).
         "fetch.message.max.bytes": 1 if check.dense else _FETCH_BYTES,
         "fetch.max.bytes": _FETCH_ALL_BYTES,
         # It also limits the decompressed size of a batch with zstd, snappy or lz4 in librdkafka.

@@ -102,7 +102,7 @@ class OffsetValue:
 
 
 def encode_value(value: OffsetValue | Group) -> bytes:
-    """Of a group: its generation, and the members' names, timeouts, assignments and metadata for the protocol."""
+    """A group has its generation, and the members' names, timeouts, assignments and metadata for the protocol."""
     if isinstance(value, OffsetValue):
         return schemas.encode(schemas.OffsetCommitValue(**_theirs(value, _OFFSET)), _OFFSET_VERSION)
     kind = schemas.GroupMetadataValue.MemberMetadata

@@ -79,10 +79,6 @@ def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
 
 
 def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    if metadata.pending is not None:
-        return answer(EndTxnReply(Code.CONCURRENT_TRANSACTIONS))
-    if event.producer_id != metadata.client_pair.producer_id and not _retry_after_overflow(metadata, event.pair):
-        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
     outcome = _outcome_with_bump(state, metadata, event)
     if outcome is Ending.REPEAT:
         return answer(EndTxnReply(Code.NONE, metadata.pair))
@@ -126,17 +122,18 @@ def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata
 
 def _outcome_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:
     client, commit = metadata.client_pair, event.commit
+    overflowed = event.pair == (metadata.previous_producer_id, EPOCH_MAX) and metadata.producer_epoch == 0
+    if metadata.pending is not None:
+        return _WAIT
+    if event.producer_id != client.producer_id and not overflowed:
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    current, retry = END_WITH_BUMP[metadata.state][commit]
     # KIP-890, PREPARE and COMPLETE: 'If we retry and see epoch - 1', or after an overflow 'epoch max - 1'.
-    if event.producer_epoch + 1 == client.epoch or _retry_after_overflow(metadata, event.pair):
-        if state.settings.fences_late_commits and commit and metadata.state is StateId.COMPLETE_ABORT:
-            # KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0): overtaken by the coordinator's own abort.
-            return _FENCED
-        return END_WITH_BUMP[metadata.state][commit][1]
-    return END_WITH_BUMP[metadata.state][commit][0] if event.producer_epoch == client.epoch else _FENCED
-
-
-def _retry_after_overflow(metadata: TransactionMetadata, pair: Pair) -> bool:
-    return pair == (metadata.previous_producer_id, EPOCH_MAX) and metadata.producer_epoch == 0
+    if event.producer_epoch + 1 == client.epoch or overflowed:
+        # KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0): overtaken by the coordinator's own abort.
+        late = state.settings.fences_late_commits and commit and metadata.state is StateId.COMPLETE_ABORT
+        return _FENCED if late else retry
+    return current if event.producer_epoch == client.epoch else _FENCED
 
 
 def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, reply: Reply | None = None) -> Plan:
@@ -231,8 +228,7 @@ def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -
     metadata = state.get(event.transactional_id)
     if metadata is None or not _expired(state, metadata, now_ms):
         return NOTHING
-    dead = metadata.moved_to(StateId.DEAD, now_ms, partitions=frozenset())
-    return change(state, metadata, dead)
+    return change(state, metadata, metadata.moved_to(StateId.DEAD, now_ms, partitions=frozenset()))
 
 
 def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> bool:

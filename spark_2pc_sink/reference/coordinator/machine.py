@@ -152,9 +152,7 @@ def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> Coordinator
     Only the last record of each id is applied, since compaction may have removed the others.
     """
     latest = {record.transactional_id: record for record in records}
-    for record in latest.values():
-        state = apply(state, plans.Plan(records=(record,)))
-    return state
+    return apply(state, plans.Plan(records=tuple(latest.values())))
 
 
 def finish_loading(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
@@ -137,16 +137,13 @@ def append_error(code: int) -> int:
     return _APPEND_ERRORS.get(code, code)
 
 
-_Coded = TypeVar("_Coded", bound="CodeReply")
-
-
 @dataclass(frozen=True)
 class CodeReply:
     """Every reply is sent only AFTER the plan's records are durable: what it says must survive a crash."""
 
     code: int
 
-    def failed(self: _Coded, code: int) -> _Coded:  # noqa: PYI019 - typing.Self is Python 3.11
+    def failed(self, code: int) -> CodeReply:
         return type(self)(code)
 
 
@@ -182,7 +179,7 @@ class EndTxnReply(CodeReply):
 
 
 #: Each defines its own reply for a failed append.
-Reply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndTxnReply
+Reply = CodeReply | AddPartitionsReply
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ class Plan:
 
     reply: Reply | None = None
     transactional_id: str | None = None
-    #: At most one.
+    #: At most one for an event.
     records: tuple[LogRecord, ...] = ()
     #: Applies from `reserve` on, pending while the append is in progress.
     reserved: TransactionMetadata | None = None

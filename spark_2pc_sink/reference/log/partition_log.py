@@ -188,8 +188,7 @@ class LogState:
             return
         self._ended.append(ended)
         if not commit:
-            other = self.producers.first_open_offset()
-            self.aborted.add(ended, ended.marker_offset + 1 if other is None else other)
+            self.aborted.add(ended, self.producers.first_open_offset(ended.marker_offset + 1))
 
     def stable_offset(self, high_watermark: int) -> int:
         """The last stable offset at a high watermark, which only grows from call to call.
@@ -198,11 +197,8 @@ class LogState:
         high watermark (``ProducerStateManager.firstUnstableOffset``).
         """
         self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
-        unstable = [high_watermark, *(each.first_offset for each in self._ended)]
-        first_open = self.producers.first_open_offset()
-        if first_open is not None:
-            unstable.append(first_open)
-        return min(unstable)
+        first_open = self.producers.first_open_offset(high_watermark)
+        return min(high_watermark, first_open, *(each.first_offset for each in self._ended))
 
 
 #: Decoding holds the interpreter lock; the second thread is for small batches queued after a large one.
@@ -298,8 +294,6 @@ class PartitionLog:
     def size_bytes(self) -> int:
         return self._log.size_bytes
 
-    # --- appending ----------------------------------------------------------------------------------------------------
-
     def start_verification(
         self, pair: Pair, sequence: int = NO_SEQUENCE, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
@@ -392,8 +386,6 @@ class PartitionLog:
     def expire_producers(self, now_ms: int) -> None:
         self._state.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
-
     def read(
         self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> tuple[bytes, tuple[tuple[int, int], ...] | None]:
@@ -482,8 +474,6 @@ class PartitionLog:
         """
         self._sync.close()
         self._wake()
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _refusal(self, header: BatchHeader, now_ms: int) -> Code:
         """UnifiedLog's checks that do not depend on the producer, in its order."""

@@ -128,8 +128,8 @@ class ProducerStates:
     def entries(self) -> Iterator[ProducerEntry]:
         return iter(tuple(self._entries.values()))
 
-    def first_open_offset(self) -> int | None:
-        return next(iter(self._open), None)
+    def first_open_offset(self, otherwise: int) -> int:
+        return next(iter(self._open), otherwise)
 
     def start_verification(
         self, pair: Pair, sequence: int, *, supports_epoch_bump: bool, now_ms: int

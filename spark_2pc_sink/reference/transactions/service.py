@@ -205,8 +205,6 @@ class TransactionService:
         self._allocating = asyncio.Lock()
         self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
 
-    # --- life --------------------------------------------------------------------------------------------------------
-
     async def load(self) -> None:
         """Replay every partition of the state log."""
         for index in range(len(self.state.partitions)):
@@ -239,8 +237,6 @@ class TransactionService:
 
     def set_transaction_version(self, level: int) -> None:
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
-
-    # --- events ------------------------------------------------------------------------------------------------------
 
     async def submit(self, event: Event) -> Reply | None:
         """Carry out one event; its reply may be sent when this returns.
@@ -277,8 +273,6 @@ class TransactionService:
     async def expire_producers(self) -> None:
         for log in tuple(self._catalog.logs()):
             log.expire_producers(self._now_ms())
-
-    # --- plans -------------------------------------------------------------------------------------------------------
 
     async def _submit_all(self, events: Iterable[Event]) -> None:
         await asyncio.gather(*map(self.submit, events))
@@ -331,8 +325,6 @@ class TransactionService:
             waiting.set_result(None)
         return settled
 
-    # --- effects -----------------------------------------------------------------------------------------------------
-
     def _carry_out(self, effects: Iterable[SendMarkers], *, pause_ms: int = 0) -> None:
         """Start to send markers. Until they are written, the pending state blocks other events of the id."""
         for effect in effects:
@@ -373,8 +365,6 @@ class TransactionService:
                     _log.warning("no producer ids were allocated: %s", error)
                 else:
                     self.state = replace(self.state, producer_ids=ids)
-
-    # --- the log -----------------------------------------------------------------------------------------------------
 
     def _state_log(self, index: int) -> PartitionLog:
         log = self._catalog.log(TRANSACTION_STATE, index)
@@ -455,7 +445,12 @@ class Verification:
         event = _event(transactional_id, pair, partitions, verify_only=version < add_partitions.PRODUCE_ADD_VERSION)
         reply = self._added(event)
         if not event.verify_only and _busy(reply):
-            reply = await self._add_again(event, reply)
+            now_s, properties = asyncio.get_running_loop().time, self._properties()
+            pause_ms = properties.add_partitions_to_txn_retry_backoff_ms
+            end_s = now_s() + properties.add_partitions_to_txn_retry_backoff_max_ms / 1000
+            while _busy(reply) and (left_ms := (end_s - now_s()) * 1000) > 0:
+                await self._service.next_change(transactional_id, timeout_ms=min(pause_ms, left_ms))
+                reply = self._added(event)
         translated = {each: (add_partitions.produce_code(version, code), code) for each, code in reply.results}
         return {each: (code, add_partitions.produce_message(code, asked)) for each, (code, asked) in translated.items()}
 
@@ -468,16 +463,6 @@ class Verification:
         reply = cast("plans.AddPartitionsReply", await self._service.submit(event))
         self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
         return reply.codes[partition]
-
-    async def _add_again(self, event: AddPartitionsToTxn, reply: plans.AddPartitionsReply) -> plans.AddPartitionsReply:
-        now_s = asyncio.get_running_loop().time
-        pause_ms = self._properties().add_partitions_to_txn_retry_backoff_ms
-        end_s = now_s() + self._properties().add_partitions_to_txn_retry_backoff_max_ms / 1000
-        while _busy(reply) and now_s() < end_s:
-            left_ms = (end_s - now_s()) * 1000
-            await self._service.next_change(event.transactional_id, timeout_ms=min(pause_ms, left_ms))
-            reply = self._added(event)
-        return reply
 
     def _added(self, event: AddPartitionsToTxn) -> plans.AddPartitionsReply:
         began_s = time.perf_counter()

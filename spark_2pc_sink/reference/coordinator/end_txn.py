@@ -86,7 +86,7 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
         return answer(EndTxnReply(outcome))
     following = following_pair(state, metadata.client_pair)
     reply = EndTxnReply(Code.NONE, metadata.client_pair if following is None else following[0])
-    return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply)
+    return _decide_with_bump(state, metadata, following, commit=event.commit, now_ms=now_ms, reply=reply)
 
 
 def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
@@ -98,7 +98,7 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
         # the producer that prepared it. The client keeps its pair: the answer has no room for another one, and a
         # repeated request must be recognised.
         reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
-        return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply, following=following)
+        return _decide_with_bump(state, metadata, following, commit=event.commit, now_ms=now_ms, reply=reply)
     after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
     return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
 
@@ -145,7 +145,8 @@ def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, r
     """
     fencing = replace(metadata, pending=StateId.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
-        return _decide_with_bump(state, fencing, commit=False, now_ms=now_ms, reply=reply)
+        following = following_pair(state, metadata.client_pair)
+        return _decide_with_bump(state, fencing, following, commit=False, now_ms=now_ms, reply=reply)
     after = fencing.moved_to(
         StateId.PREPARE_ABORT,
         now_ms,
@@ -174,15 +175,14 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 def _decide_with_bump(
     state: CoordinatorState,
     before: TransactionMetadata,
+    following: tuple[Pair, range | None] | None,
     *,
     commit: bool,
     now_ms: int,
     reply: Reply | None,
-    following: tuple[Pair, range | None] | None = None,
 ) -> Plan:
     """Write the decision at E + 1 (KIP-890, PREPARE), together with the client's next pair if that differs."""
     client = before.client_pair
-    following = following or following_pair(state, client)
     if following is None:
         return NOTHING if reply is None else answer(reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS))
     if commit and before.producer_epoch >= EPOCH_LIMIT:

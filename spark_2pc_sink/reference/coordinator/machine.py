@@ -169,9 +169,8 @@ def unrecorded(
 ) -> tuple[events.AddPartitionsToTxn, ...]:
     """Implicit adds that a power loss removed from the log although their partitions' records survived.
 
-    ``found`` has the partitions with an open transaction by pair. A leader that adds its partition itself waits for the
-    producer's records to be durable, not for the record that adds the partition (`plans`). Adding the partition again
-    restores it. The transaction cannot have ended earlier: its end is written after the lost record, in the same log.
+    ``found`` has the partitions with an open transaction by pair (`plans` says when leaders do not wait for that log).
+    The transaction cannot have ended earlier: its end is written after the lost record, in the same log.
 
     From transaction.version 2 on each transaction has its own pair, so records with the current pair belong to the
     current transaction. Any other open transaction is hanging, and left to operators (KIP-664).

@@ -162,8 +162,7 @@ class TransactionMetadata:
 
     @property
     def ids(self) -> dict[str, Any]:
-        names = ("transactional_id", "producer_id", "producer_epoch")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("transactional_id", "producer_id", "producer_epoch")}
 
     @property
     def kept(self) -> bool:

@@ -179,12 +179,10 @@ class GroupStep:
         if not group.members:
             self.stores.append(Store(self.group))
             return
-        for member in group.members.values():
-            self.answer(member.join_ticket, join_answer(self.group, member.member_id))
-        joined = {
-            key: replace(member, join_ticket=None, is_new=False).alive(self.now)
-            for key, member in group.members.items()
-        }
+        joined = {}
+        for key, member in group.members.items():
+            self.answer(member.join_ticket, join_answer(self.group, key))
+            joined[key] = replace(member, join_ticket=None, is_new=False).alive(self.now)
         self.change(members=joined)
 
     def wait_to_join(self, request: JoinRequest, member: Member) -> None:
@@ -221,7 +219,7 @@ def _next_generation(group: Group, now: Now) -> Group:
 def join(
     group: Group, request: JoinRequest, properties: BrokerProperties, now: Now, new_member_id: Callable[[str], str]
 ) -> GroupStep:
-    step, member_id = GroupStep(group, properties, now), request.member_id
+    step, member_id, code = GroupStep(group, properties, now), request.member_id, Code.NONE
     if not group.accepts(member_id, properties.group_max_size):
         step.remove(member_id)
         code, member_id = Code.GROUP_MAX_SIZE_REACHED, ""
@@ -238,7 +236,6 @@ def join(
         # Kafka: IllegalStateException; a static member never gets a pending id.
         code, member_id = Code.UNKNOWN_SERVER_ERROR, ""
     else:
-        code = Code.NONE
         _add(step, request, member_id)
     if code is not Code.NONE:
         step.answer(request.ticket, JoinAnswer(code=code, member_id=member_id))

@@ -243,9 +243,8 @@ class PartitionLog:
         settings: LogSettings,
         log_start_offset: int,
     ) -> None:
-        self.topic: str
-        self.partition: int
-        self.topic, self.partition = name
+        self.topic: str = name[0]
+        self.partition: int = name[1]
         self.leader_epoch = leader_epoch
         self._state = state
         self.settings = settings

@@ -138,10 +138,10 @@ class ProducerStates:
 
         NONE if the transaction has records here already.
         """
-        entry = self._entries.get(pair.producer_id)
-        if entry is not None and entry.epoch > pair.epoch:
+        entry = self.entry(pair.producer_id)
+        if entry.epoch > pair.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        if entry is not None and entry.has_open_transaction(pair.epoch):
+        if entry.has_open_transaction(pair.epoch):
             return Code.NONE
         # Batches that wait together share one guard.
         guard = self._verifying.get(pair.producer_id)

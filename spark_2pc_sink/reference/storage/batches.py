@@ -53,20 +53,21 @@ def inspect(records: Buffer) -> BatchHeader:
     a sequence if it has a producer id; CORRUPT_MESSAGE (2) if length or CRC are wrong
     (``ProduceRequest.validateRecords``, ``LogValidator.validateBatch``).
     """
-    if len(records) < HEADER_BYTES:
-        raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are too short for a record batch")
+    size_bytes = len(records)
+    if size_bytes < HEADER_BYTES:
+        raise BatchError(code=Code.INVALID_RECORD, detail=f"{size_bytes} bytes are too short for a record batch")
     header = wire.read_header(records)
     if header.length < HEADER_BYTES - wire.LOG_OVERHEAD_BYTES:
-        raise _refused(Code.CORRUPT_MESSAGE, f"length {header.length} is too short for a batch v2")
+        raise BatchError(code=Code.CORRUPT_MESSAGE, detail=f"length {header.length} is too short for a batch v2")
     if header.magic != MAGIC:
-        raise _refused(Code.INVALID_RECORD, f"format v{header.magic}; only v{MAGIC} is supported")
-    if header.size_bytes != len(records):
-        raise _refused(Code.INVALID_RECORD, f"a batch of {header.size_bytes} bytes in {len(records)} bytes")
+        raise BatchError(code=Code.INVALID_RECORD, detail=f"format v{header.magic}; only v{MAGIC} is supported")
+    if header.size_bytes != size_bytes:
+        raise BatchError(code=Code.INVALID_RECORD, detail=f"a batch of {header.size_bytes} bytes in {size_bytes} bytes")
     if checksum(memoryview(records)[wire.CRC_END :]) != header.crc:
-        raise _refused(Code.CORRUPT_MESSAGE, "the CRC does not match")
+        raise BatchError(code=Code.CORRUPT_MESSAGE, detail="the CRC does not match")
     fault = _client_fault(header)
     if fault:
-        raise _refused(Code.INVALID_RECORD, fault)
+        raise BatchError(code=Code.INVALID_RECORD, detail=fault)
     return header
 
 
@@ -138,10 +139,6 @@ def _client_fault(header: BatchHeader) -> str:
         (too_short, f"{records} records in {payload_bytes} bytes"),
     )
     return next((fault for found, fault in faults if found), "")
-
-
-def _refused(code: Code, detail: str) -> BatchError:
-    return BatchError(code=code, detail=detail)
 
 
 #: Most records decoded from a compressed batch. Uncompressed, a batch of 1 MB contains a sixth of it at most.

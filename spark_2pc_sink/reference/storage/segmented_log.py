@@ -160,7 +160,7 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 def recover_segment(
-    segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int = 0
+    segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int
 ) -> int:
     """Index a segment's batches, pass each to ``take``, and return the number of truncated bytes.
 
@@ -234,9 +234,8 @@ class SegmentedLog:
             raise ShortLogError(path=self.path, end_offset=0, durable_end=durable_end)
         self._segments = [Segment(each, self._store.segment(each)) for each in base_offsets or [0]]
         for segment in self._segments:
-            self.recovered_cut_bytes = recover_segment(
-                segment, take, last=segment is self._segments[-1], durable_end=durable_end
-            )
+            last = segment is self._segments[-1]
+            self.recovered_cut_bytes = recover_segment(segment, take, last=last, durable_end=durable_end)
         for before, after in pairwise(self._segments):
             if before.end_offset != after.base_offset:
                 detail = f"it ends at offset {before.end_offset}, the next segment begins at {after.base_offset}"
@@ -433,7 +432,7 @@ class GroupSync:
         if work is not None and (not little or self._last_seconds > INLINE_SECONDS_MAX):
             submitted = _syncers.submit(self._timed, work)
             # Directly back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
-            submitted.add_done_callback(partial(_tell, asyncio.get_running_loop(), self._finished))
+            submitted.add_done_callback(partial(self._tell, asyncio.get_running_loop()))
             return
         failure = None
         try:
@@ -447,6 +446,11 @@ class GroupSync:
         begun = time.perf_counter()
         work()
         self._last_seconds = time.perf_counter() - begun
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, work: Future[None]) -> None:
+        """Runs in the thread. If the loop was closed in the meantime, there are no waiting callers."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._finished, work.exception())
 
     def _finished(self, error: BaseException | None) -> None:
         assert self._running_end is not None
@@ -476,11 +480,3 @@ def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
     for each in asked:
         if not each.done():
             each.set_result(result)
-
-
-def _tell(
-    loop: asyncio.AbstractEventLoop, finished: Callable[[BaseException | None], None], work: Future[None]
-) -> None:
-    """Runs in the thread. If the loop was closed in the meantime, there are no waiting callers."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(finished, work.exception())

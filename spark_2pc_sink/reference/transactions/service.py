@@ -5,9 +5,8 @@ the plan's record to its partition of ``__transaction_state`` and wait until it 
 effects. This also orders durability across logs. Markers are appended once the Prepare record is durable, and the
 Complete record once the markers are: the other way round a power loss could leave a decision without its cause.
 
-Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`): the leader
-answers its producer once the producer's records are durable. If a power loss removes the Ongoing record but not those,
-`TransactionService.load` finds an open transaction of a current pair, and adds its partition again.
+Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`); what a power
+loss then removes, `TransactionService.load` adds again (`machine.unrecorded`).
 
 `Verification` is the leader's side: before a transaction's first record in a partition it asks the coordinator
 (KIP-890, 2 and 3). A client that produces with v12, or commits offsets with v5, relies on the leader to add the

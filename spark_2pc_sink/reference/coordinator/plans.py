@@ -76,7 +76,6 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
-    """Decode a version-prefixed value; unknown tags from a later Kafka are skipped (KIP-915)."""
     found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
     if found.transaction_status not in set(StateId) - states.TRANSIENT:
         raise RemoteProtocolError(peer=_PEER, detail=f"state {found.transaction_status} is never stored")

@@ -54,7 +54,6 @@ class GroupService:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def load(self) -> None:
-        """Read the groups from the log; every loaded member gets a whole session."""
         self.store.load(self.properties, self._now())
 
     def start(self) -> None:

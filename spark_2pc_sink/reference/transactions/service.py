@@ -205,7 +205,6 @@ class TransactionService:
         self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
 
     async def load(self) -> None:
-        """Replay every partition of the state log."""
         for index in range(len(self.state.partitions)):
             self.state, effects = machine.finish_loading(
                 self.state, index, coordinator_epoch=self._catalog.node_epoch, records=self._records(index)

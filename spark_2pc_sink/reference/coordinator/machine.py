@@ -107,10 +107,9 @@ def reserve(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
 
     Must be called right after `step`, before any other event is stepped.
     """
-    reserved = state if plan.producer_ids is None else replace(state, producer_ids=plan.producer_ids)
-    if plan.reserved is None:
-        return reserved
-    return reserved.with_metadata(plan.reserved.transactional_id, plan.reserved)
+    if plan.producer_ids is not None:
+        state = replace(state, producer_ids=plan.producer_ids)
+    return state if plan.reserved is None else state.with_metadata(plan.reserved.transactional_id, plan.reserved)
 
 
 def apply(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_2pc_sink.codes import Code
@@ -72,39 +72,6 @@ class ProducerEntry:
 
     def has_open_transaction(self, epoch: int) -> bool:
         return self.txn_start_offset is not None and self.epoch == epoch
-
-    def written(self, header: BatchHeader) -> ProducerEntry:
-        """The entry after a data batch: a new epoch forgets the batches; an open transaction stays open."""
-        memory = BatchMemory(
-            next_sequence(header.last_sequence, -header.last_offset_delta),
-            header.last_sequence,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp_ms,
-        )
-        kept = self.batches if header.producer_epoch == self.epoch else ()
-        start = self.txn_start_offset
-        if start is None and header.transactional:
-            start = header.base_offset
-        return ProducerEntry(
-            self.producer_id,
-            header.producer_epoch,
-            (*kept, memory)[-BATCHES_KEPT_MAX:],
-            self.coordinator_epoch,
-            start,
-            header.max_timestamp_ms,
-        )
-
-    def ended(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> ProducerEntry:
-        """The entry after an end marker: the transaction is closed, and a new epoch forgets the batches."""
-        return replace(
-            self,
-            epoch=epoch,
-            batches=self.batches if epoch == self.epoch else (),
-            coordinator_epoch=coordinator_epoch,
-            txn_start_offset=None,
-            last_timestamp_ms=timestamp_ms,
-        )
 
 
 class EndedTransaction(NamedTuple):
@@ -212,22 +179,44 @@ class ProducerStates:
         return first == next_sequence(entry.last_sequence, 1)
 
     def batch_written(self, header: BatchHeader) -> None:
+        """Apply a data batch in the log: a new epoch forgets the batches; an open transaction stays open."""
         before = self.entry(header.producer_id)
-        after = before.written(header)
-        self._entries[header.producer_id] = after
-        if before.txn_start_offset is None and after.txn_start_offset is not None:
-            self._open[after.txn_start_offset] = header.producer_id
+        memory = BatchMemory(
+            next_sequence(header.last_sequence, -header.last_offset_delta),
+            header.last_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp_ms,
+        )
+        kept = before.batches if header.producer_epoch == before.epoch else ()
+        start = before.txn_start_offset
         if header.transactional:
             self._verifying.pop(header.producer_id, None)
+            if start is None:
+                start = header.base_offset
+                self._open[start] = header.producer_id
+        self._entries[header.producer_id] = ProducerEntry(
+            header.producer_id,
+            header.producer_epoch,
+            (*kept, memory)[-BATCHES_KEPT_MAX:],
+            before.coordinator_epoch,
+            start,
+            header.max_timestamp_ms,
+        )
 
     def marker_written(self, header: BatchHeader, *, coordinator_epoch: int) -> EndedTransaction | None:
         """Apply an end marker in the log; returns the transaction that it ended, or None if none was open."""
-        before = self.entry(header.producer_id)
-        after = before.ended(header.producer_epoch, coordinator_epoch, header.max_timestamp_ms)
-        self._entries[header.producer_id] = after
+        before, epoch = self.entry(header.producer_id), header.producer_epoch
+        self._entries[header.producer_id] = ProducerEntry(
+            header.producer_id,
+            epoch,
+            before.batches if epoch == before.epoch else (),
+            coordinator_epoch,
+            last_timestamp_ms=header.max_timestamp_ms,
+        )
         asked = self._verifying.get(header.producer_id)
         # A marker with the bumped epoch ends the previous transaction; the next one is already being verified.
-        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == header.producer_epoch):
+        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == epoch):
             del self._verifying[header.producer_id]
         if before.txn_start_offset is None:
             return None

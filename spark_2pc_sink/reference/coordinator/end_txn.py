@@ -58,8 +58,8 @@ END_WITH_BUMP: dict[StateId, dict[bool, tuple[Code | Ending, Code | Ending]]] = 
 END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
     _S.ONGOING: {True: Ending.DECIDE, False: Ending.DECIDE},
     _S.EMPTY: {True: _INVALID, False: _INVALID},
-    _S.COMPLETE_COMMIT: {True: Ending.REPEAT, False: _INVALID},
-    _S.COMPLETE_ABORT: {True: _INVALID, False: Ending.REPEAT},
+    _S.COMPLETE_COMMIT: {True: Code.NONE, False: _INVALID},
+    _S.COMPLETE_ABORT: {True: _INVALID, False: Code.NONE},
     _S.PREPARE_COMMIT: {True: _WAIT, False: _INVALID},
     _S.PREPARE_ABORT: {True: _INVALID, False: _WAIT},
 }
@@ -68,56 +68,43 @@ END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
 def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
     if not event.access.allows(events.AclOperation.WRITE, events.Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    if not event.transactional_id:
-        return answer(EndTxnReply(Code.INVALID_REQUEST))
-    metadata = state.get(event.transactional_id)
+    metadata = state.get(event.transactional_id) if event.transactional_id else None
     if metadata is None:
-        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
-    if event.version >= BUMPING_VERSION:
-        return _end_with_bump(state, metadata, event, now_ms)
-    return _end_without_bump(state, metadata, event, now_ms)
-
-
-def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    outcome = _outcome_with_bump(state, metadata, event)
-    if outcome is Ending.REPEAT:
-        return answer(EndTxnReply(Code.NONE, metadata.pair))
+        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING if event.transactional_id else Code.INVALID_REQUEST))
+    bumps = event.version >= BUMPING_VERSION
+    outcome = _outcome_with_bump(state, metadata, event) if bumps else _outcome_without_bump(state, metadata, event)
     if isinstance(outcome, Code):
         return answer(EndTxnReply(outcome))
-    following = following_pair(state, metadata.client_pair)
-    reply = EndTxnReply(Code.NONE, metadata.client_pair if following is None else following[0])
-    return _decide_with_bump(state, metadata, following, commit=event.commit, now_ms=now_ms, reply=reply)
-
-
-def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    outcome = _refused_without_bump(state, metadata, event) or END_WITHOUT_BUMP[metadata.state][event.commit]
-    if outcome is not Ending.DECIDE:
-        return answer(EndTxnReply(outcome if isinstance(outcome, Code) else Code.NONE))
-    if metadata.kept:
+    if outcome is Ending.REPEAT:
+        return answer(EndTxnReply(Code.NONE, metadata.pair))
+    if bumps:
+        following = following_pair(state, metadata.client_pair)
+        reply = EndTxnReply(Code.NONE, metadata.client_pair if following is None else following[0])
+    elif metadata.kept:
         # The client has since learnt of a level below 2: a kept transaction must always be ended. The markers fence
         # the producer that prepared it. The client keeps its pair: the answer has no room for another one, and a
         # repeated request must be recognised.
         reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
-        return _decide_with_bump(state, metadata, following, commit=event.commit, now_ms=now_ms, reply=reply)
-    after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
-    return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
+    else:
+        after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
+        return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
+    return _decide_with_bump(state, metadata, following, commit=event.commit, now_ms=now_ms, reply=reply)
 
 
-def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
+def _outcome_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:
     if metadata.state in states.DECIDED and metadata.sealed_pair is not None:
         # As EndTxn v5: until it is complete, its client does not hold the current pair.
-        return Code.CONCURRENT_TRANSACTIONS
+        return _WAIT
     client = metadata.client_pair
     if event.producer_id != client.producer_id:
         return Code.INVALID_PRODUCER_ID_MAPPING
     if event.producer_epoch != client.epoch:
-        old = event.version < _FENCED_CODE_VERSION
-        return Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED
+        return Code.INVALID_PRODUCER_EPOCH if event.version < _FENCED_CODE_VERSION else _FENCED
     if metadata.pending is not None:
-        return Code.CONCURRENT_TRANSACTIONS
+        return _WAIT
     # A client that keeps knows level 2, and so the request that hands out the next pair.
-    bumps = state.settings.transaction_version >= EPOCH_BUMP_VERSION
-    return Code.INVALID_TXN_STATE if metadata.kept and bumps else Code.NONE
+    refused = metadata.kept and state.settings.transaction_version >= EPOCH_BUMP_VERSION
+    return _INVALID if refused else END_WITHOUT_BUMP[metadata.state][event.commit]
 
 
 def _outcome_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:

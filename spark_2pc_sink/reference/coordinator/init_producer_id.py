@@ -24,22 +24,29 @@ _NO_PRODUCER_ID = answer(InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS))
 
 
 def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
-    refused = _request_refusal(event)
+    name = event.transactional_id
+    # Other fields of the request, including flags, are not validated for an idempotent producer.
+    refused = _request_refusal(event) or (Code.NONE if name is None else _checked(state, event))
     if refused:
         return answer(InitProducerIdReply(refused))
-    if event.transactional_id is None:
-        # Other fields of the request, including flags, are not validated for an idempotent producer.
-        taken = new_pair(state)
-        if taken is None:
-            return _NO_PRODUCER_ID
-        return Plan(reply=InitProducerIdReply(Code.NONE, taken[0]), producer_ids=taken[1])
-    refused = _checked(state, event)
-    if refused:
-        return answer(InitProducerIdReply(refused))
-    metadata = state.get(event.transactional_id)
-    if metadata is None:
-        return _create(state, event.transactional_id, event, now_ms)
-    return _continue(state, metadata, event, now_ms)
+    metadata = None if name is None else state.get(name)
+    if metadata is not None:
+        return _continue(state, metadata, event, now_ms)
+    taken = new_pair(state)
+    if taken is None:
+        return _NO_PRODUCER_ID
+    pair, producer_ids = taken
+    if name is None:
+        return Plan(reply=InitProducerIdReply(Code.NONE, pair), producer_ids=producer_ids)
+    created = TransactionMetadata(
+        transactional_id=name,
+        producer_id=pair.producer_id,
+        producer_epoch=NO_EPOCH,
+        timeout_ms=_timeout(event),
+        state=StateId.EMPTY,
+        last_update_ms=now_ms,
+    )
+    return replace(_renew(state, created, event, now_ms), producer_ids=producer_ids)
 
 
 def _request_refusal(event: InitProducerId) -> Code:
@@ -72,21 +79,6 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
     return Code.NONE
-
-
-def _create(state: CoordinatorState, transactional_id: str, event: InitProducerId, now_ms: int) -> Plan:
-    taken = new_pair(state)
-    if taken is None:
-        return _NO_PRODUCER_ID
-    created = TransactionMetadata(
-        transactional_id=transactional_id,
-        producer_id=taken[0].producer_id,
-        producer_epoch=NO_EPOCH,
-        timeout_ms=_timeout(event),
-        state=StateId.EMPTY,
-        last_update_ms=now_ms,
-    )
-    return replace(_renew(state, created, event, now_ms), producer_ids=taken[1])
 
 
 def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:

@@ -318,13 +318,19 @@ class PartitionLog:
         ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too. The broker's
         own records are not ``sequenced``.
         """
-        code, producers = self._refusal(header, now_ms), self._state.producers
-        if code is Code.NONE and header.has_producer:
+        settings, producers, code = self.settings, self._state.producers, Code.NONE
+        # UnifiedLog's checks, in its order.
+        if header.size_bytes > settings.message_max_bytes:
+            code = Code.MESSAGE_TOO_LARGE
+        elif header.size_bytes > settings.segment_bytes:
+            code = Code.RECORD_LIST_TOO_LARGE
+        elif header.max_timestamp_ms > settings.latest_ms(now_ms):
+            code = Code.INVALID_TIMESTAMP
+        elif header.has_producer:
             repeated = producers.duplicate(header) if sequenced else None
             if repeated is not None:
                 return Appended(Code.NONE, repeated.first_offset, repeated.timestamp_ms)
-            verification = self.settings.verification
-            code = producers.check_batch(header, guard, verification=verification, sequenced=sequenced)
+            code = producers.check_batch(header, guard, verification=settings.verification, sequenced=sequenced)
         if code is not Code.NONE:
             return Appended(code)
         written = self._written(records, header, now_ms)
@@ -332,7 +338,7 @@ class PartitionLog:
             return Appended(Code.KAFKA_STORAGE_ERROR)
         if written.has_producer:
             producers.batch_written(written)
-        append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
+        append_time_ms = now_ms if settings.log_append_time else NO_TIMESTAMP
         return Appended(Code.NONE, written.base_offset, append_time_ms)
 
     def append_records(
@@ -473,16 +479,6 @@ class PartitionLog:
         """
         self._sync.close()
         self._wake()
-
-    def _refusal(self, header: BatchHeader, now_ms: int) -> Code:
-        """UnifiedLog's checks that do not depend on the producer, in its order."""
-        if header.size_bytes > self.settings.message_max_bytes:
-            return Code.MESSAGE_TOO_LARGE
-        if header.size_bytes > self.settings.segment_bytes:
-            return Code.RECORD_LIST_TOO_LARGE
-        if header.max_timestamp_ms > self.settings.latest_ms(now_ms):
-            return Code.INVALID_TIMESTAMP
-        return Code.NONE
 
     def _written(self, batch: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader | None:
         """The batch's header in the log; None if the disk refused, and the log is unchanged."""

@@ -132,11 +132,11 @@ class GroupStep:
         self.answer_syncs(lambda _member: SyncAnswer(code=code))
 
     def rebalance_or_complete(self) -> None:
-        """Begin a rebalance if the state allows it, else check whether the current one can continue."""
+        """Begin a rebalance, or continue the current one if all have joined; a first one always waits for its delay."""
         if self.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
             self.prepare()
-        else:
-            self.complete_if_joined()
+        elif self.group.previous_state is not GroupState.EMPTY:
+            self.complete_if_last()
 
     def prepare(self) -> None:
         """Begin a rebalance: members that wait for an assignment are told to rejoin."""
@@ -153,11 +153,6 @@ class GroupStep:
             self.complete()
         else:
             self.change(join_timer=JoinTimer(self.now.steady_ms + timeout_ms))
-
-    def complete_if_joined(self) -> None:
-        """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
-        if self.group.previous_state is not GroupState.EMPTY:
-            self.complete_if_last()
 
     def complete_if_last(self) -> None:
         """End the join phase if only removed members were missing; the initial delay no longer applies here."""
@@ -302,11 +297,7 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
     heir = replace(replaced, member_id=member_id, join_ticket=None, sync_ticket=None, is_new=False)
     step.group = _renamed(before, replaced.member_id, heir.alive(step.now))
     step.wait_to_join(request, step.group.members[member_id])
-    if before.state is GroupState.COMPLETING_REBALANCE:
-        step.prepare()
-    elif before.state is not GroupState.STABLE:
-        step.complete_if_joined()
-    elif step.group.select_protocol() != before.protocol:
+    if before.state is not GroupState.STABLE or step.group.select_protocol() != before.protocol:
         step.rebalance_or_complete()
     else:
         then = ReplacementStored(

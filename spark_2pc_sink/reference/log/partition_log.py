@@ -173,22 +173,17 @@ class LogState:
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
         """Apply a batch that is already in the log, and was valid when it was written."""
         self.epochs.begin(header.leader_epoch, header.base_offset)
-        if not header.has_producer:
-            return
-        if not header.control:
+        if header.has_producer and not header.control:
             self.producers.batch_written(header)
-            return
-        marker = batches.read_marker(batch, header)
-        if marker is not None:
+        elif header.has_producer and (marker := batches.read_marker(batch, header)) is not None:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> None:
         ended = self.producers.marker_written(header, coordinator_epoch=coordinator_epoch)
-        if ended is None:
-            return
-        self._ended.append(ended)
-        if not commit:
-            self.aborted.add(ended, self.producers.first_open_offset(ended.marker_offset + 1))
+        if ended is not None:
+            self._ended.append(ended)
+            if not commit:
+                self.aborted.add(ended, self.producers.first_open_offset(ended.marker_offset + 1))
 
     def stable_offset(self, high_watermark: int) -> int:
         """The last stable offset at a high watermark, which only grows from call to call.

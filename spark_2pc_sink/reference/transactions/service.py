@@ -8,9 +8,8 @@ Complete record once the markers are: the other way round a power loss could lea
 Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`); what a power
 loss then removes, `TransactionService.load` adds again (`machine.unrecorded`).
 
-`Verification` is the leader's side: before a transaction's first record in a partition it asks the coordinator
-(KIP-890, 2 and 3). A client that produces with v12, or commits offsets with v5, relies on the leader to add the
-partition; for older ones the leader verifies that it was added. `coordinator.add_partitions` translates the codes.
+`Verification` is the leader's side: before a transaction's first record in a partition it has the coordinator add the
+partition, or verify that the client did (KIP-890, 2 and 3; `coordinator.add_partitions`).
 
 Takeovers of an id, and ends of transactions that their client did not end, are logged at INFO; events of every
 transaction at DEBUG. Added partitions are not logged.
@@ -118,6 +117,7 @@ def _shown(metadata: TransactionMetadata) -> str:
     return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
 
 
+@dataclass(frozen=True)
 class MarkerWriter:
     """End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers.
 
@@ -125,26 +125,23 @@ class MarkerWriter:
     partition, producer id and whether it commits; readers of the offsets wait for the disk.
     """
 
-    def __init__(
-        self, catalog: Catalog, *, on_group_marker: Callable[[int, int, bool], None], now_ms: Callable[[], int]
-    ) -> None:
-        self._catalog = catalog
-        self._on_group_marker = on_group_marker
-        self._now_ms = now_ms
+    catalog: Catalog
+    on_group_marker: Callable[[int, int, bool], None]
+    now_ms: Callable[[], int]
 
     async def write(self, marker: EndMarker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Append to all partitions at once, then wait: 0 for each, or 3 if this node does not have the partition."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         results: dict[TopicPartition, int] = {}
         written: dict[TopicPartition, PartitionLog] = {}
         for partition in partitions:
-            log = self._catalog.log(partition.topic, partition.partition)
+            log = self.catalog.log(partition.topic, partition.partition)
             unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
             results[partition] = unknown if log is None else log.append_marker(marker, now_ms=now_ms)
             if log is not None and results[partition] == Code.NONE:
                 written[partition] = log
                 if partition.topic == GROUP_OFFSETS:
-                    self._on_group_marker(partition.partition, marker.producer_id, marker.commit)
+                    self.on_group_marker(partition.partition, marker.producer_id, marker.commit)
         results.update(zip(written, await synced(written.values()), strict=True))
         return results
 

@@ -312,13 +312,10 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
 
 def _renamed(group: Group, old_id: str, heir: Member) -> Group:
     """The group with a member renamed, in the same position."""
-    members = {
-        heir.member_id if key == old_id else key: heir if key == old_id else member
-        for key, member in group.members.items()
-    }
+    members = (heir if key == old_id else member for key, member in group.members.items())
     leader = heir.member_id if group.leader == old_id else group.leader
     pending_sync = frozenset(heir.member_id if key == old_id else key for key in group.pending_sync)
-    return replace(group, members=members, leader=leader, pending_sync=pending_sync)
+    return replace(group, members={each.member_id: each for each in members}, leader=leader, pending_sync=pending_sync)
 
 
 def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: Now) -> GroupStep:
@@ -370,23 +367,15 @@ def leave(
     """LeaveGroup by (member id, instance id): the step, and a code for each; a static member may omit its id."""
     step, codes = GroupStep(group, properties, now), []
     for member_id, instance_id in identities:
-        code, found = _leaving(step.group, member_id, instance_id)
+        holder = None if member_id or instance_id is None else step.group.static_member(instance_id)
+        leaving = member_id if holder is None else holder.member_id
+        code = Code.NONE if leaving in step.group.pending else step.group.check_member(leaving, instance_id)
         codes.append(code)
-        if found is not None:
-            step.remove(found)
+        if code is Code.NONE:
+            step.remove(leaving)
     if Code.NONE in codes and step.group.state is not GroupState.EMPTY:
         step.rebalance_or_complete()
     return step, tuple(codes)
-
-
-def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Code, str | None]:
-    if not member_id:
-        holder = None if instance_id is None else group.static_member(instance_id)
-        return (Code.UNKNOWN_MEMBER_ID, None) if holder is None else (Code.NONE, holder.member_id)
-    if member_id in group.pending:
-        return Code.NONE, member_id
-    code = group.check_member(member_id, instance_id)
-    return code, member_id if code is Code.NONE else None
 
 
 def expire(group: Group, properties: BrokerProperties, now: Now) -> GroupStep:

@@ -272,12 +272,10 @@ class PartitionLog:
         segment that was complete on disk is a CorruptLogError, an end before ``durable_end`` (the offset up to which
         the log was on disk at an earlier start or stop) a ShortLogError. Without a ``place`` everything is in memory.
         """
-        store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
-        log = SegmentedLog(store)
+        log = SegmentedLog(DiskStore(place) if isinstance(place, Path) else place or MemoryStore())
         state = LogState()
         log.recover(state.recovered, durable_end=durable_end)
-        name = (topic, partition)
-        start = log_start_offset
+        name, start = (topic, partition), log_start_offset
         return cls(name, log, state, leader_epoch=leader_epoch, settings=settings, log_start_offset=start)
 
     @property

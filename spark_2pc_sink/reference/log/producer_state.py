@@ -226,13 +226,12 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget old questions, and producers whose last record is so old and who have no open transaction."""
         oldest_ms = now_ms - expiration_ms
-        entries, verifying = self._entries.items(), self._verifying.items()
         self._entries = {
             key: entry
-            for key, entry in entries
+            for key, entry in self._entries.items()
             if entry.txn_start_offset is not None or entry.last_timestamp_ms > oldest_ms
         }
-        self._verifying = {key: asked for key, asked in verifying if asked.created_ms > oldest_ms}
+        self._verifying = {key: asked for key, asked in self._verifying.items() if asked.created_ms > oldest_ms}
 
 
 class AbortedIndex:

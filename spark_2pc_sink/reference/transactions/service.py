@@ -249,12 +249,10 @@ class TransactionService:
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
         """Wait until the next plan of an id is settled, at most ``timeout_ms``; for requests that must be retried."""
-        future = self._waiting_for_change.get(transactional_id)
-        if future is None:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting_for_change[transactional_id] = future
+        future = asyncio.get_running_loop().create_future()
+        future = self._waiting_for_change.setdefault(transactional_id, future)
         await asyncio.wait((future,), timeout=timeout_ms / 1000)
-        if not future.done() and self._waiting_for_change.get(transactional_id) is future:
+        if not future.done():
             # Other requests may wait for it too: they find it done, check again, and wait for a new one.
             del self._waiting_for_change[transactional_id]
             future.set_result(None)

@@ -92,7 +92,7 @@ def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
 
 
 def _outcome_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:
-    if metadata.state in states.DECIDED and metadata.sealed_pair is not None:
+    if metadata.state in states.DECIDED and metadata.sealed:
         # As EndTxn v5: until it is complete, its client does not hold the current pair.
         return _WAIT
     client = metadata.client_pair
@@ -239,13 +239,12 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
     left = replace(metadata, partitions=metadata.partitions - (event.results.keys() - failed.keys()))
     if any(code != Code.KAFKA_STORAGE_ERROR for code in failed.values()):
         # A newer producer or coordinator has taken over: the transaction stays as it is until the log is loaded again.
-        given_up = replace(left, marking=states.Marking.GIVEN_UP)
-        return Plan(transactional_id=left.transactional_id, unwritten=given_up)
+        return Plan(unwritten=replace(left, marking=states.Marking.GIVEN_UP))
     if not left.partitions:
         return _closing(state, left, now_ms)
     again = left.partitions & failed.keys()
     effects = (next_effect(state, replace(left, partitions=again)),) if again else ()
-    return Plan(transactional_id=left.transactional_id, unwritten=left, effects=effects)
+    return Plan(unwritten=left, effects=effects)
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:

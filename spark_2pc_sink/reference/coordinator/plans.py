@@ -209,10 +209,9 @@ class SendMarkers(EndMarker):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The outcome of one event. Without a transactional id nothing except ``producer_ids`` changes."""
+    """The outcome of one event."""
 
     reply: Reply | None = None
-    transactional_id: str | None = None
     #: At most one for an event.
     records: tuple[LogRecord, ...] = ()
     #: Applies from `reserve` on, pending while the append is in progress.
@@ -272,7 +271,6 @@ def change(
     record = LogRecord(partition=index, transactional_id=before.transactional_id, value=value, version=version)
     return Plan(
         reply=reply,
-        transactional_id=before.transactional_id,
         records=(record,),
         # A second report of the last marker must not close the transaction a second time.
         reserved=replace(

@@ -171,14 +171,13 @@ class GroupStep:
             self.change(join_timer=JoinTimer(self.now.steady_ms + group.rebalance_timeout_ms))
             return
         self.group = _next_generation(group, self.now)
-        if not group.members:
-            self.stores.append(Store(self.group))
-            return
         joined = {}
         for key, member in group.members.items():
             self.answer(member.join_ticket, join_answer(self.group, key))
             joined[key] = replace(member, join_ticket=None, is_new=False).alive(self.now)
         self.change(members=joined)
+        if not joined:
+            self.stores.append(Store(self.group))
 
     def wait_to_join(self, request: JoinRequest, member: Member) -> None:
         """Update the member from the request, and let it wait to join; its older request is told to retry."""

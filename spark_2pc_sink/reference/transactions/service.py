@@ -107,7 +107,7 @@ def _log_change(plan: Plan, before: TransactionMetadata, after: TransactionMetad
     if what and _log.isEnabledFor(level):
         rotated = after is not None and after.client_pair.producer_id != before.client_pair.producer_id
         shown = f"{_shown(before)}{'' if after is None else f' -> {_shown(after)}'}"
-        _log.log(level, "%s: %s, %s%s", plan.transactional_id, what, shown, ", new producer id" if rotated else "")
+        _log.log(level, "%s: %s, %s%s", before.transactional_id, what, shown, ", new producer id" if rotated else "")
 
 
 def _shown(metadata: TransactionMetadata) -> str:
@@ -163,10 +163,9 @@ _PROFILES: Final = {"bump": states.Profile.KEEP_PREPARED, "unchanged": states.Pr
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
     """The coordinator's settings; the level may differ from the property, and the number of partitions too."""
+    keeping = _PROFILES[properties.transaction_keep_prepared_form]
     return Settings(
-        profile=_PROFILES[properties.transaction_keep_prepared_form]
-        if properties.transaction_keep_prepared_enable
-        else states.Profile.AS_RELEASED,
+        profile=keeping if properties.transaction_keep_prepared_enable else states.Profile.AS_RELEASED,
         transaction_version=transaction_version,
         keep_prepared_version=properties.transaction_keep_prepared_version,
         fences_late_commits=properties.transaction_late_commit_fenced_enable,
@@ -313,7 +312,8 @@ class TransactionService:
         self.state = settled.state
         if plan.reserved is not None and code == Code.NONE:
             _log_change(plan, plan.reserved, self.state.get(plan.reserved.transactional_id))
-        waiting = self._waiting_for_change.pop(plan.transactional_id or "", None)
+        changed = plan.reserved or plan.unwritten
+        waiting = None if changed is None else self._waiting_for_change.pop(changed.transactional_id, None)
         if waiting is not None:
             waiting.set_result(None)
         return settled

@@ -219,8 +219,7 @@ class TransactionService:
 
         The groups must be loaded first: a marker may resolve their pending offsets.
         """
-        effects, self._recovered_effects = self._recovered_effects, ()
-        self._carry_out(effects)
+        self._carry_out(self._recovered_effects)
         every, properties = self._background.every, self._properties
         every(properties.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
         every(properties.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)

@@ -461,22 +461,17 @@ class GroupSync:
             self._log.refuse(f"fdatasync failed: {error}")
             message = "%s: fdatasync failed, refusing records until the next start reads what the disk has: %s"
             _logger.error(message, self._log.path, error)
-        running, self._running, self._running_end = self._running, [], None
-        waiting, self._waiting = self._waiting, []
-        failure = None if error is None else self._failure()
-        _answer(running, failure)
-        if waiting and failure is None:
+        asked, waiting, failure = self._running, self._waiting, None
+        self._running, self._waiting, self._running_end = [], [], None
+        if error is not None:
+            asked, waiting, failure = asked + waiting, [], self._failure()
+        for each in asked:
+            if not each.done():
+                each.set_result(failure)
+        if waiting:
             self._start(waiting)
-        else:
-            _answer(waiting, failure)
         if self._closed and self._running_end is None:
             self._log.close()
 
     def _failure(self) -> LogFailedError:
         return LogFailedError(path=self._log.path, detail=self._log.failure)
-
-
-def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
-    for each in asked:
-        if not each.done():
-            each.set_result(result)

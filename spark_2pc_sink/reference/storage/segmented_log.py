@@ -454,6 +454,7 @@ class GroupSync:
 
     def _finished(self, error: BaseException | None) -> None:
         assert self._running_end is not None
+        asked, waiting, failure = self._running, self._waiting, None
         if error is None:
             self._durable_end = self._running_end
             self._on_synced(self._running_end)
@@ -461,10 +462,8 @@ class GroupSync:
             self._log.refuse(f"fdatasync failed: {error}")
             message = "%s: fdatasync failed, refusing records until the next start reads what the disk has: %s"
             _logger.error(message, self._log.path, error)
-        asked, waiting, failure = self._running, self._waiting, None
-        self._running, self._waiting, self._running_end = [], [], None
-        if error is not None:
             asked, waiting, failure = asked + waiting, [], self._failure()
+        self._running, self._waiting, self._running_end = [], [], None
         for each in asked:
             if not each.done():
                 each.set_result(failure)

@@ -289,10 +289,7 @@ class PartitionLog:
     def start_verification(
         self, pair: Pair, sequence: int = NO_SEQUENCE, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
-        """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
-
-        ``supports_epoch_bump``: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
-        """
+        """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification")."""
         producers = self._state.producers
         return producers.start_verification(pair, sequence, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 

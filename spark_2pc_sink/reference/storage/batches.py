@@ -129,8 +129,7 @@ def build_batch(
     return b"".join((head, wire.MAGIC_AND_CRC.pack(MAGIC, crc), checked, payload))
 
 
-def checksum(data: memoryview, start: int = 0) -> int:
-    crc = start
+def checksum(data: memoryview, crc: int = 0) -> int:
     for position in range(0, len(data), _CRC_PIECE_BYTES):
         crc = google_crc32c.extend(crc, bytes(data[position : position + _CRC_PIECE_BYTES]))
     return crc

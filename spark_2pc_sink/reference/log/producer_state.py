@@ -28,8 +28,8 @@ class VerificationGuard:
     """A question to the coordinator that no record has followed yet (``VerificationStateEntry``).
 
     While it is the producer's, the transaction has not ended since: guards are compared by identity. No batch may
-    overtake the one with the lowest first sequence received in this epoch. A client that ``supports_epoch_bump`` (Produce
-    v12, TxnOffsetCommit v5) is on transaction.version 2, whose transactions begin at sequence 0.
+    overtake the one with the lowest first sequence received in this epoch. A client that ``supports_epoch_bump``
+    (Produce v12, TxnOffsetCommit v5) is on transaction.version 2, whose transactions begin at sequence 0.
     """
 
     lowest_sequence: int

@@ -367,11 +367,9 @@ def _marker_of_the_same_epoch_only(
     return original(self, partition, epochs=frozenset({min(epochs)}), **others)
 
 
-@MUTANTS.of("InitProducerId leaves the epoch", (init_producer_id, "_emptied"))
-def _does_not_bump(original: Any, before: Any, event: Any, now_ms: int, *, pair: Any, last_producer_epoch: int) -> Any:
-    known = before.producer_epoch >= 0 and before.producer_id == pair.producer_id
-    kept = before.pair if known else pair
-    return original(before, event, now_ms, pair=kept, last_producer_epoch=last_producer_epoch)
+@MUTANTS.of("InitProducerId leaves the epoch", (init_producer_id, "following_pair"))
+def _does_not_bump(original: Any, state: Any, client: Any) -> Any:
+    return original(state, client) if client.epoch < 0 else (client, None)
 
 
 @MUTANTS.of(

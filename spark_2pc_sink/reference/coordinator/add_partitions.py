@@ -46,13 +46,23 @@ def batch_allowed(access: events.Access) -> Code:
 
 
 def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:
-    refused = _request_refusal(event)
+    reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
+    refused = _request_refusal(event, reply)
     if refused is not None:
         return answer(refused)
-    reply = _all_added(event)
-    if event.verify_only:
-        return answer(_verified(state, event, reply))
-    return _add(state, event, frozenset(event.partitions), reply, now_ms)
+    if not event.verify_only:
+        return _add(state, event, frozenset(event.partitions), reply, now_ms)
+    # A pending change is deliberately ignored.
+    code, metadata = _located(state, event)
+    if metadata is None:
+        return answer(reply.failed(code))
+    if metadata.state in states.DECIDED:
+        return answer(reply.failed(Code.CONCURRENT_TRANSACTIONS))
+    member = Code.INVALID_TXN_STATE if metadata.kept else Code.NONE
+    results = (
+        (each, member if each in metadata.partitions else Code.TRANSACTION_ABORTABLE) for each in event.partitions
+    )
+    return answer(AddPartitionsReply(event.transactional_id, tuple(results)))
 
 
 def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) -> Plan:
@@ -65,18 +75,14 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
     return _add(state, event, partitions, AddOffsetsReply(Code.NONE), now_ms)
 
 
-def _all_added(event: AddPartitionsToTxn) -> AddPartitionsReply:
-    return AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
-
-
-def _request_refusal(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
+def _request_refusal(event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply | None:
     """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none.
 
     Brokers need no grants on ids and topics; that the partitions exist is checked for them too.
     """
     client = event.version < BATCH_VERSION
     if client and not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
-        return _all_added(event).failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not client and not event.unknown:
         return None
     codes = dict.fromkeys(event.partitions, Code.OPERATION_NOT_ATTEMPTED)
@@ -87,20 +93,6 @@ def _request_refusal(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
     refused = any(code is not Code.OPERATION_NOT_ATTEMPTED for code in codes.values())
     results = tuple((each, codes[each]) for each in event.partitions)
     return AddPartitionsReply(event.transactional_id, results) if refused else None
-
-
-def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
-    """Whether each partition is in the transaction; a pending change is deliberately ignored."""
-    code, metadata = _located(state, event)
-    if metadata is None:
-        return reply.failed(code)
-    if metadata.state in states.DECIDED:
-        return reply.failed(Code.CONCURRENT_TRANSACTIONS)
-    member = Code.INVALID_TXN_STATE if metadata.kept else Code.NONE
-    results = (
-        (each, member if each in metadata.partitions else Code.TRANSACTION_ABORTABLE) for each in event.partitions
-    )
-    return AddPartitionsReply(event.transactional_id, tuple(results))
 
 
 def _located(
@@ -128,9 +120,17 @@ def _add(
     if metadata is None:
         old = code is Code.PRODUCER_FENCED and event.version < _FENCED_CODE_VERSION
         return answer(reply.failed(Code.INVALID_PRODUCER_EPOCH if old else code))
-    refused = _not_now(metadata)
-    if refused:
-        return answer(reply.failed(refused))
+    if metadata.producer_epoch == states.NO_EPOCH:
+        # Only the append of the first InitProducerId can fail and leave this; Kafka throws IllegalArgumentException.
+        code = Code.UNKNOWN_SERVER_ERROR
+    elif metadata.kept:
+        # KIP-939: 'the application is only allowed to call .commitTransaction, .abortTransaction, or
+        # .completeTransaction'; data at the new epoch would also make the marker of the old one stale.
+        code = Code.INVALID_TXN_STATE
+    elif metadata.state in states.DECIDED:
+        code = Code.CONCURRENT_TRANSACTIONS
+    if code:
+        return answer(reply.failed(code))
     if metadata.state is StateId.ONGOING and partitions <= metadata.partitions:
         return answer(reply)
     implicit = isinstance(event, AddPartitionsToTxn) and event.version >= BATCH_VERSION
@@ -142,17 +142,6 @@ def _add(
         client_transaction_version=EPOCH_BUMP_VERSION if implicit else 0,
     )
     return change(state, metadata, after, reply=reply)
-
-
-def _not_now(metadata: TransactionMetadata) -> Code:
-    if metadata.producer_epoch == states.NO_EPOCH:
-        # Only the append of the first InitProducerId can fail and leave this; Kafka throws IllegalArgumentException.
-        return Code.UNKNOWN_SERVER_ERROR
-    if metadata.kept:
-        # KIP-939: 'the application is only allowed to call .commitTransaction, .abortTransaction, or
-        # .completeTransaction'; data at the new epoch would also make the marker of the old one stale.
-        return Code.INVALID_TXN_STATE
-    return Code.CONCURRENT_TRANSACTIONS if metadata.state in states.DECIDED else Code.NONE
 
 
 def produce_code(version: int, code: int) -> int:

@@ -58,8 +58,8 @@ END_WITH_BUMP: dict[StateId, dict[bool, tuple[Code | Ending, Code | Ending]]] = 
 END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
     _S.ONGOING: {True: Ending.DECIDE, False: Ending.DECIDE},
     _S.EMPTY: {True: _INVALID, False: _INVALID},
-    _S.COMPLETE_COMMIT: {True: Ending.REPEAT, False: _INVALID},
-    _S.COMPLETE_ABORT: {True: _INVALID, False: Ending.REPEAT},
+    _S.COMPLETE_COMMIT: {True: Code.NONE, False: _INVALID},
+    _S.COMPLETE_ABORT: {True: _INVALID, False: Code.NONE},
     _S.PREPARE_COMMIT: {True: _WAIT, False: _INVALID},
     _S.PREPARE_ABORT: {True: _INVALID, False: _WAIT},
 }
@@ -68,75 +68,59 @@ END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
 def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
     if not event.access.allows(events.AclOperation.WRITE, events.Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    if not event.transactional_id:
-        return answer(EndTxnReply(Code.INVALID_REQUEST))
-    metadata = state.get(event.transactional_id)
+    metadata = state.get(event.transactional_id) if event.transactional_id else None
     if metadata is None:
-        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
-    if event.version >= BUMPING_VERSION:
-        return _end_with_bump(state, metadata, event, now_ms)
-    return _end_without_bump(state, metadata, event, now_ms)
-
-
-def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    if metadata.pending is not None:
-        return answer(EndTxnReply(Code.CONCURRENT_TRANSACTIONS))
-    if event.producer_id != metadata.client_pair.producer_id and not _retry_after_overflow(metadata, event.pair):
-        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
-    outcome = _outcome_with_bump(state, metadata, event)
-    if outcome is Ending.REPEAT:
-        return answer(EndTxnReply(Code.NONE, metadata.pair))
+        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING if event.transactional_id else Code.INVALID_REQUEST))
+    bumps = event.version >= BUMPING_VERSION
+    outcome = _outcome_with_bump(state, metadata, event) if bumps else _outcome_without_bump(state, metadata, event)
     if isinstance(outcome, Code):
         return answer(EndTxnReply(outcome))
-    following = following_pair(state, metadata.client_pair)
-    reply = EndTxnReply(Code.NONE, metadata.client_pair if following is None else following[0])
-    return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply)
-
-
-def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    outcome = _refused_without_bump(state, metadata, event) or END_WITHOUT_BUMP[metadata.state][event.commit]
-    if outcome is not Ending.DECIDE:
-        return answer(EndTxnReply(outcome if isinstance(outcome, Code) else Code.NONE))
-    if metadata.kept:
+    if outcome is Ending.REPEAT:
+        return answer(EndTxnReply(Code.NONE, metadata.pair))
+    if bumps:
+        following = following_pair(state, metadata.client_pair)
+        reply = EndTxnReply(Code.NONE, metadata.client_pair if following is None else following[0])
+    elif metadata.kept:
         # The client has since learnt of a level below 2: a kept transaction must always be ended. The markers fence
         # the producer that prepared it. The client keeps its pair: the answer has no room for another one, and a
         # repeated request must be recognised.
         reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
-        return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply, following=following)
-    after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
-    return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
+    else:
+        after = metadata.moved_to(_DECISIONS[event.commit], now_ms, client_transaction_version=0)
+        return change(state, metadata, after, reply=EndTxnReply(Code.NONE))
+    return _decide_with_bump(state, metadata, following, commit=event.commit, now_ms=now_ms, reply=reply)
 
 
-def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
-    if metadata.state in states.DECIDED and metadata.sealed_pair is not None:
+def _outcome_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:
+    if metadata.state in states.DECIDED and metadata.sealed:
         # As EndTxn v5: until it is complete, its client does not hold the current pair.
-        return Code.CONCURRENT_TRANSACTIONS
+        return _WAIT
     client = metadata.client_pair
     if event.producer_id != client.producer_id:
         return Code.INVALID_PRODUCER_ID_MAPPING
     if event.producer_epoch != client.epoch:
-        old = event.version < _FENCED_CODE_VERSION
-        return Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED
+        return Code.INVALID_PRODUCER_EPOCH if event.version < _FENCED_CODE_VERSION else _FENCED
     if metadata.pending is not None:
-        return Code.CONCURRENT_TRANSACTIONS
+        return _WAIT
     # A client that keeps knows level 2, and so the request that hands out the next pair.
-    bumps = state.settings.transaction_version >= EPOCH_BUMP_VERSION
-    return Code.INVALID_TXN_STATE if metadata.kept and bumps else Code.NONE
+    refused = metadata.kept and state.settings.transaction_version >= EPOCH_BUMP_VERSION
+    return _INVALID if refused else END_WITHOUT_BUMP[metadata.state][event.commit]
 
 
 def _outcome_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:
     client, commit = metadata.client_pair, event.commit
+    overflowed = event.pair == (metadata.previous_producer_id, EPOCH_MAX) and metadata.producer_epoch == 0
+    if metadata.pending is not None:
+        return _WAIT
+    if event.producer_id != client.producer_id and not overflowed:
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    current, retry = END_WITH_BUMP[metadata.state][commit]
     # KIP-890, PREPARE and COMPLETE: 'If we retry and see epoch - 1', or after an overflow 'epoch max - 1'.
-    if event.producer_epoch + 1 == client.epoch or _retry_after_overflow(metadata, event.pair):
-        if state.settings.fences_late_commits and commit and metadata.state is StateId.COMPLETE_ABORT:
-            # KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0): overtaken by the coordinator's own abort.
-            return _FENCED
-        return END_WITH_BUMP[metadata.state][commit][1]
-    return END_WITH_BUMP[metadata.state][commit][0] if event.producer_epoch == client.epoch else _FENCED
-
-
-def _retry_after_overflow(metadata: TransactionMetadata, pair: Pair) -> bool:
-    return pair == (metadata.previous_producer_id, EPOCH_MAX) and metadata.producer_epoch == 0
+    if event.producer_epoch + 1 == client.epoch or overflowed:
+        # KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0): overtaken by the coordinator's own abort.
+        late = state.settings.fences_late_commits and commit and metadata.state is StateId.COMPLETE_ABORT
+        return _FENCED if late else retry
+    return current if event.producer_epoch == client.epoch else _FENCED
 
 
 def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, reply: Reply | None = None) -> Plan:
@@ -148,7 +132,8 @@ def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, r
     """
     fencing = replace(metadata, pending=StateId.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
-        return _decide_with_bump(state, fencing, commit=False, now_ms=now_ms, reply=reply)
+        following = following_pair(state, metadata.client_pair)
+        return _decide_with_bump(state, fencing, following, commit=False, now_ms=now_ms, reply=reply)
     after = fencing.moved_to(
         StateId.PREPARE_ABORT,
         now_ms,
@@ -177,15 +162,14 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 def _decide_with_bump(
     state: CoordinatorState,
     before: TransactionMetadata,
+    following: tuple[Pair, range | None] | None,
     *,
     commit: bool,
     now_ms: int,
     reply: Reply | None,
-    following: tuple[Pair, range | None] | None = None,
 ) -> Plan:
     """Write the decision at E + 1 (KIP-890, PREPARE), together with the client's next pair if that differs."""
     client = before.client_pair
-    following = following or following_pair(state, client)
     if following is None:
         return NOTHING if reply is None else answer(reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS))
     if commit and before.producer_epoch >= EPOCH_LIMIT:
@@ -231,8 +215,7 @@ def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -
     metadata = state.get(event.transactional_id)
     if metadata is None or not _expired(state, metadata, now_ms):
         return NOTHING
-    dead = metadata.moved_to(StateId.DEAD, now_ms, partitions=frozenset())
-    return change(state, metadata, dead)
+    return change(state, metadata, metadata.moved_to(StateId.DEAD, now_ms, partitions=frozenset()))
 
 
 def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> bool:
@@ -256,13 +239,12 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
     left = replace(metadata, partitions=metadata.partitions - (event.results.keys() - failed.keys()))
     if any(code != Code.KAFKA_STORAGE_ERROR for code in failed.values()):
         # A newer producer or coordinator has taken over: the transaction stays as it is until the log is loaded again.
-        given_up = replace(left, marking=states.Marking.GIVEN_UP)
-        return Plan(transactional_id=left.transactional_id, unwritten=given_up)
+        return Plan(unwritten=replace(left, marking=states.Marking.GIVEN_UP))
     if not left.partitions:
         return _closing(state, left, now_ms)
     again = left.partitions & failed.keys()
     effects = (next_effect(state, replace(left, partitions=again)),) if again else ()
-    return Plan(transactional_id=left.transactional_id, unwritten=left, effects=effects)
+    return Plan(unwritten=left, effects=effects)
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:

@@ -145,16 +145,12 @@ class MarkersAnswered(TransactionEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class AbortTimedOut:
-    """A transaction was found open for longer than its timeout (`due_timeouts`)."""
-
     transactional_id: str
     producer_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpireTransactionalId:
-    """A transactional id was found unused for too long (`due_expirations`)."""
-
     transactional_id: str
 
 

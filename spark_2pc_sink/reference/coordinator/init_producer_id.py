@@ -7,6 +7,8 @@ request without a pair.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator import states
@@ -22,22 +24,29 @@ _NO_PRODUCER_ID = answer(InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS))
 
 
 def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
-    refused = _request_refusal(event)
+    name = event.transactional_id
+    # Other fields of the request, including flags, are not validated for an idempotent producer.
+    refused = _request_refusal(event) or (Code.NONE if name is None else _checked(state, event))
     if refused:
         return answer(InitProducerIdReply(refused))
-    if event.transactional_id is None:
-        # Other fields of the request, including flags, are not validated for an idempotent producer.
-        taken = new_pair(state)
-        if taken is None:
-            return _NO_PRODUCER_ID
-        return Plan(reply=InitProducerIdReply(Code.NONE, taken[0]), producer_ids=taken[1])
-    refused = _checked(state, event)
-    if refused:
-        return answer(InitProducerIdReply(refused))
-    metadata = state.get(event.transactional_id)
-    if metadata is None:
-        return _create(state, event.transactional_id, event, now_ms)
-    return _continue(state, metadata, event, now_ms)
+    metadata = None if name is None else state.get(name)
+    if metadata is not None:
+        return _continue(state, metadata, event, now_ms)
+    taken = new_pair(state)
+    if taken is None:
+        return _NO_PRODUCER_ID
+    pair, producer_ids = taken
+    if name is None:
+        return Plan(reply=InitProducerIdReply(Code.NONE, pair), producer_ids=producer_ids)
+    created = TransactionMetadata(
+        transactional_id=name,
+        producer_id=pair.producer_id,
+        producer_epoch=NO_EPOCH,
+        timeout_ms=_timeout(event),
+        state=StateId.EMPTY,
+        last_update_ms=now_ms,
+    )
+    return replace(_renew(state, created, event, now_ms), producer_ids=producer_ids)
 
 
 def _request_refusal(event: InitProducerId) -> Code:
@@ -70,23 +79,6 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
     return Code.NONE
-
-
-def _create(state: CoordinatorState, transactional_id: str, event: InitProducerId, now_ms: int) -> Plan:
-    taken = new_pair(state)
-    if taken is None:
-        return _NO_PRODUCER_ID
-    pair, producer_ids = taken
-    created = TransactionMetadata(
-        transactional_id=transactional_id,
-        producer_id=pair.producer_id,
-        producer_epoch=NO_EPOCH,
-        timeout_ms=_timeout(event),
-        state=StateId.EMPTY,
-        last_update_ms=now_ms,
-    )
-    after = _emptied(created, event, now_ms, pair=pair, last_producer_epoch=NO_EPOCH)
-    return change(state, created, after, reply=InitProducerIdReply(Code.NONE, pair), producer_ids=producer_ids)
 
 
 def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
@@ -160,7 +152,7 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
 def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
     """Hand out the next pair of an id at rest; the same one if the answer to an earlier request was lost (KIP-360)."""
     current, claimed = metadata.producer_epoch, event.producer_epoch
-    # The id may also have been created by a request whose append failed.
+    # Without an epoch the id is new, or was created by a request whose append failed.
     if event.held is None or current in {NO_EPOCH, claimed}:
         following = following_pair(state, metadata.pair)
         if following is None:
@@ -174,24 +166,17 @@ def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitPr
         pair, producer_ids, last = metadata.pair, None, claimed
     else:
         return _fenced(event)
-    after = _emptied(metadata, event, now_ms, pair=pair, last_producer_epoch=last)
-    reply = InitProducerIdReply(Code.NONE, pair)
-    return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
-
-
-def _emptied(
-    before: TransactionMetadata, event: InitProducerId, now_ms: int, *, pair: Pair, last_producer_epoch: int
-) -> TransactionMetadata:
-    return before.moved_to(
+    after = metadata.moved_to(
         StateId.EMPTY,
         now_ms,
         producer_id=pair.producer_id,
         producer_epoch=pair.epoch,
-        last_producer_epoch=last_producer_epoch,
+        last_producer_epoch=last,
         timeout_ms=_timeout(event),
         partitions=frozenset(),
         start_ms=states.NO_TIMESTAMP,
     )
+    return change(state, metadata, after, reply=InitProducerIdReply(Code.NONE, pair), producer_ids=producer_ids)
 
 
 def _timeout(event: InitProducerId) -> int:

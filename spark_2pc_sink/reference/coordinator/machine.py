@@ -107,10 +107,9 @@ def reserve(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
 
     Must be called right after `step`, before any other event is stepped.
     """
-    reserved = state if plan.producer_ids is None else replace(state, producer_ids=plan.producer_ids)
-    if plan.reserved is None:
-        return reserved
-    return reserved.with_metadata(plan.reserved.transactional_id, plan.reserved)
+    if plan.producer_ids is not None:
+        state = replace(state, producer_ids=plan.producer_ids)
+    return state if plan.reserved is None else state.with_metadata(plan.reserved.transactional_id, plan.reserved)
 
 
 def apply(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
@@ -152,9 +151,7 @@ def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> Coordinator
     Only the last record of each id is applied, since compaction may have removed the others.
     """
     latest = {record.transactional_id: record for record in records}
-    for record in latest.values():
-        state = apply(state, plans.Plan(records=(record,)))
-    return state
+    return apply(state, plans.Plan(records=tuple(latest.values())))
 
 
 def finish_loading(
@@ -171,9 +168,8 @@ def unrecorded(
 ) -> tuple[events.AddPartitionsToTxn, ...]:
     """Implicit adds that a power loss removed from the log although their partitions' records survived.
 
-    ``found`` has the partitions with an open transaction by pair. A leader that adds its partition itself waits for the
-    producer's records to be durable, not for the record that adds the partition (`plans`). Adding the partition again
-    restores it. The transaction cannot have ended earlier: its end is written after the lost record, in the same log.
+    ``found`` has the partitions with an open transaction by pair (`plans` says when leaders do not wait for that log).
+    The transaction cannot have ended earlier: its end is written after the lost record, in the same log.
 
     From transaction.version 2 on each transaction has its own pair, so records with the current pair belong to the
     current transaction. Any other open transaction is hanging, and left to operators (KIP-664).

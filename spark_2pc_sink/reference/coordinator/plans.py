@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
@@ -76,7 +76,6 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
-    """Decode a version-prefixed value; unknown tags from a later Kafka are skipped (KIP-915)."""
     found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
     if found.transaction_status not in set(StateId) - states.TRANSIENT:
         raise RemoteProtocolError(peer=_PEER, detail=f"state {found.transaction_status} is never stored")
@@ -137,16 +136,13 @@ def append_error(code: int) -> int:
     return _APPEND_ERRORS.get(code, code)
 
 
-_Coded = TypeVar("_Coded", bound="CodeReply")
-
-
 @dataclass(frozen=True)
 class CodeReply:
     """Every reply is sent only AFTER the plan's records are durable: what it says must survive a crash."""
 
     code: int
 
-    def failed(self: _Coded, code: int) -> _Coded:  # noqa: PYI019 - typing.Self is Python 3.11
+    def failed(self, code: int) -> CodeReply:
         return type(self)(code)
 
 
@@ -182,7 +178,7 @@ class EndTxnReply(CodeReply):
 
 
 #: Each defines its own reply for a failed append.
-Reply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndTxnReply
+Reply = CodeReply | AddPartitionsReply
 
 
 @dataclass(frozen=True)
@@ -213,11 +209,10 @@ class SendMarkers(EndMarker):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The outcome of one event. Without a transactional id nothing except ``producer_ids`` changes."""
+    """The outcome of one event."""
 
     reply: Reply | None = None
-    transactional_id: str | None = None
-    #: At most one.
+    #: At most one for an event.
     records: tuple[LogRecord, ...] = ()
     #: Applies from `reserve` on, pending while the append is in progress.
     reserved: TransactionMetadata | None = None
@@ -276,7 +271,6 @@ def change(
     record = LogRecord(partition=index, transactional_id=before.transactional_id, value=value, version=version)
     return Plan(
         reply=reply,
-        transactional_id=before.transactional_id,
         records=(record,),
         # A second report of the last marker must not close the transaction a second time.
         reserved=replace(

@@ -162,8 +162,7 @@ class TransactionMetadata:
 
     @property
     def ids(self) -> dict[str, Any]:
-        names = ("transactional_id", "producer_id", "producer_epoch")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("transactional_id", "producer_id", "producer_epoch")}
 
     @property
     def kept(self) -> bool:
@@ -171,14 +170,14 @@ class TransactionMetadata:
         return self.state is StateId.ONGOING and self.next_producer_epoch != NO_EPOCH
 
     @property
-    def sealed_pair(self) -> Pair | None:
+    def sealed(self) -> frozenset[Pair]:
         """The pair in a kept transaction's data, from the keep to its markers; further data with it is refused.
 
         The record of the decision carries the epoch of the markers, one above that of the data.
         """
         if self.next_producer_epoch == NO_EPOCH:
-            return None
-        return Pair(self.producer_id, self.producer_epoch - (self.state in DECIDED))
+            return frozenset()
+        return frozenset({Pair(self.producer_id, self.producer_epoch - (self.state in DECIDED))})
 
     @property
     def client_pair(self) -> Pair:
@@ -285,19 +284,16 @@ class CoordinatorState:
         index = self.partition_of(transactional_id)
         partition = self.partitions[index]
         transactions = dict(partition.transactions)
-        before = transactions.pop(transactional_id, None)
+        before, sealed = transactions.pop(transactional_id, None), partition.sealed
+        if before is not None:
+            sealed -= before.sealed
         if metadata is not None:
             transactions[transactional_id] = metadata
-        sealed = (partition.sealed - _sealed(before)) | _sealed(metadata)
+            sealed |= metadata.sealed
         return self.with_partition(index, replace(partition, transactions=transactions, sealed=sealed))
 
     def with_partition(self, index: int, partition: StatePartition) -> CoordinatorState:
         return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
-
-
-def _sealed(metadata: TransactionMetadata | None) -> frozenset[Pair]:
-    pair = None if metadata is None else metadata.sealed_pair
-    return frozenset() if pair is None else frozenset({pair})
 
 
 #: Names whose partition is cached. It is needed a dozen times per transaction, and computing it scans the name.

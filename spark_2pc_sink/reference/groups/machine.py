@@ -132,11 +132,11 @@ class GroupStep:
         self.answer_syncs(lambda _member: SyncAnswer(code=code))
 
     def rebalance_or_complete(self) -> None:
-        """Begin a rebalance if the state allows it, else check whether the current one can continue."""
+        """Begin a rebalance, or continue the current one if all have joined; a first one always waits for its delay."""
         if self.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
             self.prepare()
-        else:
-            self.complete_if_joined()
+        elif self.group.previous_state is not GroupState.EMPTY:
+            self.complete_if_last()
 
     def prepare(self) -> None:
         """Begin a rebalance: members that wait for an assignment are told to rejoin."""
@@ -153,11 +153,6 @@ class GroupStep:
             self.complete()
         else:
             self.change(join_timer=JoinTimer(self.now.steady_ms + timeout_ms))
-
-    def complete_if_joined(self) -> None:
-        """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
-        if self.group.previous_state is not GroupState.EMPTY:
-            self.complete_if_last()
 
     def complete_if_last(self) -> None:
         """End the join phase if only removed members were missing; the initial delay no longer applies here."""
@@ -176,16 +171,13 @@ class GroupStep:
             self.change(join_timer=JoinTimer(self.now.steady_ms + group.rebalance_timeout_ms))
             return
         self.group = _next_generation(group, self.now)
-        if not group.members:
-            self.stores.append(Store(self.group))
-            return
-        for member in group.members.values():
-            self.answer(member.join_ticket, join_answer(self.group, member.member_id))
-        joined = {
-            key: replace(member, join_ticket=None, is_new=False).alive(self.now)
-            for key, member in group.members.items()
-        }
+        joined = {}
+        for key, member in group.members.items():
+            self.answer(member.join_ticket, join_answer(self.group, key))
+            joined[key] = replace(member, join_ticket=None, is_new=False).alive(self.now)
         self.change(members=joined)
+        if not joined:
+            self.stores.append(Store(self.group))
 
     def wait_to_join(self, request: JoinRequest, member: Member) -> None:
         """Update the member from the request, and let it wait to join; its older request is told to retry."""
@@ -221,7 +213,7 @@ def _next_generation(group: Group, now: Now) -> Group:
 def join(
     group: Group, request: JoinRequest, properties: BrokerProperties, now: Now, new_member_id: Callable[[str], str]
 ) -> GroupStep:
-    step, member_id = GroupStep(group, properties, now), request.member_id
+    step, member_id, code = GroupStep(group, properties, now), request.member_id, Code.NONE
     if not group.accepts(member_id, properties.group_max_size):
         step.remove(member_id)
         code, member_id = Code.GROUP_MAX_SIZE_REACHED, ""
@@ -238,7 +230,6 @@ def join(
         # Kafka: IllegalStateException; a static member never gets a pending id.
         code, member_id = Code.UNKNOWN_SERVER_ERROR, ""
     else:
-        code = Code.NONE
         _add(step, request, member_id)
     if code is not Code.NONE:
         step.answer(request.ticket, JoinAnswer(code=code, member_id=member_id))
@@ -305,11 +296,7 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
     heir = replace(replaced, member_id=member_id, join_ticket=None, sync_ticket=None, is_new=False)
     step.group = _renamed(before, replaced.member_id, heir.alive(step.now))
     step.wait_to_join(request, step.group.members[member_id])
-    if before.state is GroupState.COMPLETING_REBALANCE:
-        step.prepare()
-    elif before.state is not GroupState.STABLE:
-        step.complete_if_joined()
-    elif step.group.select_protocol() != before.protocol:
+    if before.state is not GroupState.STABLE or step.group.select_protocol() != before.protocol:
         step.rebalance_or_complete()
     else:
         then = ReplacementStored(
@@ -324,13 +311,10 @@ def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, mem
 
 def _renamed(group: Group, old_id: str, heir: Member) -> Group:
     """The group with a member renamed, in the same position."""
-    members = {
-        heir.member_id if key == old_id else key: heir if key == old_id else member
-        for key, member in group.members.items()
-    }
+    members = (heir if key == old_id else member for key, member in group.members.items())
     leader = heir.member_id if group.leader == old_id else group.leader
     pending_sync = frozenset(heir.member_id if key == old_id else key for key in group.pending_sync)
-    return replace(group, members=members, leader=leader, pending_sync=pending_sync)
+    return replace(group, members={each.member_id: each for each in members}, leader=leader, pending_sync=pending_sync)
 
 
 def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: Now) -> GroupStep:
@@ -382,23 +366,15 @@ def leave(
     """LeaveGroup by (member id, instance id): the step, and a code for each; a static member may omit its id."""
     step, codes = GroupStep(group, properties, now), []
     for member_id, instance_id in identities:
-        code, found = _leaving(step.group, member_id, instance_id)
+        holder = None if member_id or instance_id is None else step.group.static_member(instance_id)
+        leaving = member_id if holder is None else holder.member_id
+        code = Code.NONE if leaving in step.group.pending else step.group.check_member(leaving, instance_id)
         codes.append(code)
-        if found is not None:
-            step.remove(found)
+        if code is Code.NONE:
+            step.remove(leaving)
     if Code.NONE in codes and step.group.state is not GroupState.EMPTY:
         step.rebalance_or_complete()
     return step, tuple(codes)
-
-
-def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Code, str | None]:
-    if not member_id:
-        holder = None if instance_id is None else group.static_member(instance_id)
-        return (Code.UNKNOWN_MEMBER_ID, None) if holder is None else (Code.NONE, holder.member_id)
-    if member_id in group.pending:
-        return Code.NONE, member_id
-    code = group.check_member(member_id, instance_id)
-    return code, member_id if code is Code.NONE else None
 
 
 def expire(group: Group, properties: BrokerProperties, now: Now) -> GroupStep:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from spark_2pc_sink.codes import Code
@@ -290,16 +289,15 @@ class Group:
             return frozenset()
         if self.protocol is None:
             return None
-        # As in Kafka read as version 0, the prefix of all others.
-        read = partial(
-            decode, ConsumerProtocolSubscription, version=0, peer="a member's subscription", prefix_only=True
-        )
+        kind, peer = ConsumerProtocolSubscription, "a member's subscription"
+        metadata = [member.metadata(self.protocol) for member in self.members.values()]
         try:
-            subscriptions = [read(member.metadata(self.protocol)) for member in self.members.values()]
-            return frozenset(topic for found in subscriptions for topic in found.topics)
+            # As in Kafka read as version 0, the prefix of all others.
+            found = [decode(kind, each, version=0, peer=peer, prefix_only=True) for each in metadata]
         except RemoteProtocolError:
             # Kafka too treats metadata that is not a consumer subscription as unknown.
             return None
+        return frozenset(topic for each in found for topic in each.topics)
 
     def next_deadline_ms(self) -> int | None:
         """When `machine.expire` is next needed, or None."""

@@ -1,6 +1,6 @@
 """The shell of the group machine: handles requests, answers, record appends and deadlines.
 
-Each group has at most one timer. It is not moved when deadlines move back, as with every heartbeat, and checks
+Each group has at most one timer. It is not moved when deadlines move back or end, as with every heartbeat, and checks
 again when it fires.
 """
 
@@ -54,7 +54,6 @@ class GroupService:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def load(self) -> None:
-        """Read the groups from the log; every loaded member gets a whole session."""
         self.store.load(self.properties, self._now())
 
     def start(self) -> None:
@@ -166,12 +165,9 @@ class GroupService:
     def _arm(self, group_id: str) -> None:
         group = self.store.groups.get(group_id)
         deadline_ms = None if group is None else group.next_deadline_ms()
-        timer = self._timers.get(group_id)
         if deadline_ms is None:
-            if timer is not None:
-                timer.cancel()
-                del self._timers[group_id]
             return
+        timer = self._timers.get(group_id)
         loop = asyncio.get_running_loop()
         when_s = loop.time() + max(deadline_ms - self._steady_ms(), _SLEEP_MS_MIN) / 1000
         if timer is not None:

@@ -265,12 +265,9 @@ class GroupStore:
         if record.key is None:
             return
         if record.batch.control:
-            marker = end_marker(record)
-            if marker is not None:
+            if (marker := end_marker(record)) is not None:
                 self.on_marker(index, record.batch.producer_id, marker.commit)
-            return
-        key = decode_key(record.key)
-        if isinstance(key, OffsetKey):
+        elif isinstance(key := decode_key(record.key), OffsetKey):
             producer_id = record.batch.producer_id if record.batch.transactional else NO_PRODUCER_ID
             value = None if record.value is None else decode_offset(record.value)
             self._take_offset(record.offset, producer_id, key, value)

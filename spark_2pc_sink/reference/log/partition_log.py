@@ -173,23 +173,17 @@ class LogState:
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
         """Apply a batch that is already in the log, and was valid when it was written."""
         self.epochs.begin(header.leader_epoch, header.base_offset)
-        if not header.has_producer:
-            return
-        if not header.control:
+        if header.has_producer and not header.control:
             self.producers.batch_written(header)
-            return
-        marker = batches.read_marker(batch, header)
-        if marker is not None:
+        elif header.has_producer and (marker := batches.read_marker(batch, header)) is not None:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> None:
         ended = self.producers.marker_written(header, coordinator_epoch=coordinator_epoch)
-        if ended is None:
-            return
-        self._ended.append(ended)
-        if not commit:
-            other = self.producers.first_open_offset()
-            self.aborted.add(ended, ended.marker_offset + 1 if other is None else other)
+        if ended is not None:
+            self._ended.append(ended)
+            if not commit:
+                self.aborted.add(ended, self.producers.first_open_offset(ended.marker_offset + 1))
 
     def stable_offset(self, high_watermark: int) -> int:
         """The last stable offset at a high watermark, which only grows from call to call.
@@ -198,11 +192,8 @@ class LogState:
         high watermark (``ProducerStateManager.firstUnstableOffset``).
         """
         self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
-        unstable = [high_watermark, *(each.first_offset for each in self._ended)]
-        first_open = self.producers.first_open_offset()
-        if first_open is not None:
-            unstable.append(first_open)
-        return min(unstable)
+        first_open = self.producers.first_open_offset(high_watermark)
+        return min(high_watermark, first_open, *(each.first_offset for each in self._ended))
 
 
 #: Decoding holds the interpreter lock; the second thread is for small batches queued after a large one.
@@ -247,9 +238,8 @@ class PartitionLog:
         settings: LogSettings,
         log_start_offset: int,
     ) -> None:
-        self.topic: str
-        self.partition: int
-        self.topic, self.partition = name
+        self.topic: str = name[0]
+        self.partition: int = name[1]
         self.leader_epoch = leader_epoch
         self._state = state
         self.settings = settings
@@ -282,12 +272,10 @@ class PartitionLog:
         segment that was complete on disk is a CorruptLogError, an end before ``durable_end`` (the offset up to which
         the log was on disk at an earlier start or stop) a ShortLogError. Without a ``place`` everything is in memory.
         """
-        store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
-        log = SegmentedLog(store)
+        log = SegmentedLog(DiskStore(place) if isinstance(place, Path) else place or MemoryStore())
         state = LogState()
         log.recover(state.recovered, durable_end=durable_end)
-        name = (topic, partition)
-        start = log_start_offset
+        name, start = (topic, partition), log_start_offset
         return cls(name, log, state, leader_epoch=leader_epoch, settings=settings, log_start_offset=start)
 
     @property
@@ -298,15 +286,10 @@ class PartitionLog:
     def size_bytes(self) -> int:
         return self._log.size_bytes
 
-    # --- appending ----------------------------------------------------------------------------------------------------
-
     def start_verification(
         self, pair: Pair, sequence: int = NO_SEQUENCE, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
-        """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
-
-        ``supports_epoch_bump``: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
-        """
+        """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification")."""
         producers = self._state.producers
         return producers.start_verification(pair, sequence, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
@@ -325,13 +308,19 @@ class PartitionLog:
         ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too. The broker's
         own records are not ``sequenced``.
         """
-        code, producers = self._refusal(header, now_ms), self._state.producers
-        if code is Code.NONE and header.has_producer:
+        settings, producers, code = self.settings, self._state.producers, Code.NONE
+        # UnifiedLog's checks, in its order.
+        if header.size_bytes > settings.message_max_bytes:
+            code = Code.MESSAGE_TOO_LARGE
+        elif header.size_bytes > settings.segment_bytes:
+            code = Code.RECORD_LIST_TOO_LARGE
+        elif header.max_timestamp_ms > settings.latest_ms(now_ms):
+            code = Code.INVALID_TIMESTAMP
+        elif header.has_producer:
             repeated = producers.duplicate(header) if sequenced else None
             if repeated is not None:
                 return Appended(Code.NONE, repeated.first_offset, repeated.timestamp_ms)
-            verification = self.settings.verification
-            code = producers.check_batch(header, guard, verification=verification, sequenced=sequenced)
+            code = producers.check_batch(header, guard, verification=settings.verification, sequenced=sequenced)
         if code is not Code.NONE:
             return Appended(code)
         written = self._written(records, header, now_ms)
@@ -339,7 +328,7 @@ class PartitionLog:
             return Appended(Code.KAFKA_STORAGE_ERROR)
         if written.has_producer:
             producers.batch_written(written)
-        append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
+        append_time_ms = now_ms if settings.log_append_time else NO_TIMESTAMP
         return Appended(Code.NONE, written.base_offset, append_time_ms)
 
     def append_records(
@@ -391,8 +380,6 @@ class PartitionLog:
 
     def expire_producers(self, now_ms: int) -> None:
         self._state.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
-
-    # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(
         self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool
@@ -482,18 +469,6 @@ class PartitionLog:
         """
         self._sync.close()
         self._wake()
-
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _refusal(self, header: BatchHeader, now_ms: int) -> Code:
-        """UnifiedLog's checks that do not depend on the producer, in its order."""
-        if header.size_bytes > self.settings.message_max_bytes:
-            return Code.MESSAGE_TOO_LARGE
-        if header.size_bytes > self.settings.segment_bytes:
-            return Code.RECORD_LIST_TOO_LARGE
-        if header.max_timestamp_ms > self.settings.latest_ms(now_ms):
-            return Code.INVALID_TIMESTAMP
-        return Code.NONE
 
     def _written(self, batch: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader | None:
         """The batch's header in the log; None if the disk refused, and the log is unchanged."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_2pc_sink.codes import Code
@@ -28,8 +28,8 @@ class VerificationGuard:
     """A question to the coordinator that no record has followed yet (``VerificationStateEntry``).
 
     While it is the producer's, the transaction has not ended since: guards are compared by identity. No batch may
-    overtake the one with the lowest first sequence received in this epoch. A client that ``supports_epoch_bump`` is on
-    transaction.version 2, whose transactions begin at sequence 0.
+    overtake the one with the lowest first sequence received in this epoch. A client that ``supports_epoch_bump``
+    (Produce v12, TxnOffsetCommit v5) is on transaction.version 2, whose transactions begin at sequence 0.
     """
 
     lowest_sequence: int
@@ -73,39 +73,6 @@ class ProducerEntry:
     def has_open_transaction(self, epoch: int) -> bool:
         return self.txn_start_offset is not None and self.epoch == epoch
 
-    def written(self, header: BatchHeader) -> ProducerEntry:
-        """The entry after a data batch: a new epoch forgets the batches; an open transaction stays open."""
-        memory = BatchMemory(
-            next_sequence(header.last_sequence, -header.last_offset_delta),
-            header.last_sequence,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp_ms,
-        )
-        kept = self.batches if header.producer_epoch == self.epoch else ()
-        start = self.txn_start_offset
-        if start is None and header.transactional:
-            start = header.base_offset
-        return ProducerEntry(
-            self.producer_id,
-            header.producer_epoch,
-            (*kept, memory)[-BATCHES_KEPT_MAX:],
-            self.coordinator_epoch,
-            start,
-            header.max_timestamp_ms,
-        )
-
-    def ended(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> ProducerEntry:
-        """The entry after an end marker: the transaction is closed, and a new epoch forgets the batches."""
-        return replace(
-            self,
-            epoch=epoch,
-            batches=self.batches if epoch == self.epoch else (),
-            coordinator_epoch=coordinator_epoch,
-            txn_start_offset=None,
-            last_timestamp_ms=timestamp_ms,
-        )
-
 
 class EndedTransaction(NamedTuple):
     producer_id: int
@@ -128,8 +95,8 @@ class ProducerStates:
     def entries(self) -> Iterator[ProducerEntry]:
         return iter(tuple(self._entries.values()))
 
-    def first_open_offset(self) -> int | None:
-        return next(iter(self._open), None)
+    def first_open_offset(self, otherwise: int) -> int:
+        return next(iter(self._open), otherwise)
 
     def start_verification(
         self, pair: Pair, sequence: int, *, supports_epoch_bump: bool, now_ms: int
@@ -138,10 +105,10 @@ class ProducerStates:
 
         NONE if the transaction has records here already.
         """
-        entry = self._entries.get(pair.producer_id)
-        if entry is not None and entry.epoch > pair.epoch:
+        entry = self.entry(pair.producer_id)
+        if entry.epoch > pair.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        if entry is not None and entry.has_open_transaction(pair.epoch):
+        if entry.has_open_transaction(pair.epoch):
             return Code.NONE
         # Batches that wait together share one guard.
         guard = self._verifying.get(pair.producer_id)
@@ -212,22 +179,44 @@ class ProducerStates:
         return first == next_sequence(entry.last_sequence, 1)
 
     def batch_written(self, header: BatchHeader) -> None:
+        """Apply a data batch in the log: a new epoch forgets the batches; an open transaction stays open."""
         before = self.entry(header.producer_id)
-        after = before.written(header)
-        self._entries[header.producer_id] = after
-        if before.txn_start_offset is None and after.txn_start_offset is not None:
-            self._open[after.txn_start_offset] = header.producer_id
+        memory = BatchMemory(
+            next_sequence(header.last_sequence, -header.last_offset_delta),
+            header.last_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp_ms,
+        )
+        kept = before.batches if header.producer_epoch == before.epoch else ()
+        start = before.txn_start_offset
         if header.transactional:
             self._verifying.pop(header.producer_id, None)
+            if start is None:
+                start = header.base_offset
+                self._open[start] = header.producer_id
+        self._entries[header.producer_id] = ProducerEntry(
+            header.producer_id,
+            header.producer_epoch,
+            (*kept, memory)[-BATCHES_KEPT_MAX:],
+            before.coordinator_epoch,
+            start,
+            header.max_timestamp_ms,
+        )
 
     def marker_written(self, header: BatchHeader, *, coordinator_epoch: int) -> EndedTransaction | None:
         """Apply an end marker in the log; returns the transaction that it ended, or None if none was open."""
-        before = self.entry(header.producer_id)
-        after = before.ended(header.producer_epoch, coordinator_epoch, header.max_timestamp_ms)
-        self._entries[header.producer_id] = after
+        before, epoch = self.entry(header.producer_id), header.producer_epoch
+        self._entries[header.producer_id] = ProducerEntry(
+            header.producer_id,
+            epoch,
+            before.batches if epoch == before.epoch else (),
+            coordinator_epoch,
+            last_timestamp_ms=header.max_timestamp_ms,
+        )
         asked = self._verifying.get(header.producer_id)
         # A marker with the bumped epoch ends the previous transaction; the next one is already being verified.
-        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == header.producer_epoch):
+        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == epoch):
             del self._verifying[header.producer_id]
         if before.txn_start_offset is None:
             return None
@@ -237,13 +226,12 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget old questions, and producers whose last record is so old and who have no open transaction."""
         oldest_ms = now_ms - expiration_ms
-        entries, verifying = self._entries.items(), self._verifying.items()
         self._entries = {
             key: entry
-            for key, entry in entries
+            for key, entry in self._entries.items()
             if entry.txn_start_offset is not None or entry.last_timestamp_ms > oldest_ms
         }
-        self._verifying = {key: asked for key, asked in verifying if asked.created_ms > oldest_ms}
+        self._verifying = {key: asked for key, asked in self._verifying.items() if asked.created_ms > oldest_ms}
 
 
 class AbortedIndex:

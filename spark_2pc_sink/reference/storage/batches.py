@@ -53,20 +53,31 @@ def inspect(records: Buffer) -> BatchHeader:
     a sequence if it has a producer id; CORRUPT_MESSAGE (2) if length or CRC are wrong
     (``ProduceRequest.validateRecords``, ``LogValidator.validateBatch``).
     """
-    if len(records) < HEADER_BYTES:
-        raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are too short for a record batch")
+    size_bytes = len(records)
+    if size_bytes < HEADER_BYTES:
+        raise BatchError(code=Code.INVALID_RECORD, detail=f"{size_bytes} bytes are too short for a record batch")
     header = wire.read_header(records)
     if header.length < HEADER_BYTES - wire.LOG_OVERHEAD_BYTES:
-        raise _refused(Code.CORRUPT_MESSAGE, f"length {header.length} is too short for a batch v2")
+        raise BatchError(code=Code.CORRUPT_MESSAGE, detail=f"length {header.length} is too short for a batch v2")
     if header.magic != MAGIC:
-        raise _refused(Code.INVALID_RECORD, f"format v{header.magic}; only v{MAGIC} is supported")
-    if header.size_bytes != len(records):
-        raise _refused(Code.INVALID_RECORD, f"a batch of {header.size_bytes} bytes in {len(records)} bytes")
+        raise BatchError(code=Code.INVALID_RECORD, detail=f"format v{header.magic}; only v{MAGIC} is supported")
+    if header.size_bytes != size_bytes:
+        raise BatchError(code=Code.INVALID_RECORD, detail=f"a batch of {header.size_bytes} bytes in {size_bytes} bytes")
     if checksum(memoryview(records)[wire.CRC_END :]) != header.crc:
-        raise _refused(Code.CORRUPT_MESSAGE, "the CRC does not match")
-    fault = _client_fault(header)
-    if fault:
-        raise _refused(Code.INVALID_RECORD, fault)
+        raise BatchError(code=Code.CORRUPT_MESSAGE, detail="the CRC does not match")
+    count, payload_bytes = header.record_count, size_bytes - HEADER_BYTES
+    too_short = not header.compression and count * _RECORD_BYTES_MIN > payload_bytes
+    faults = (
+        (header.base_offset != 0, f"the base offset is {header.base_offset}, not 0"),
+        (header.control, "clients must not write control batches"),
+        (header.has_producer and header.base_sequence < 0, f"producer id {header.producer_id} without a sequence"),
+        (count <= 0 or count != header.last_offset_delta + 1, f"{count} records do not match the offsets"),
+        (header.compression > wire.COMPRESSION_MAX, f"unknown compression {header.compression}"),
+        (too_short, f"{count} records in {payload_bytes} bytes"),
+    )
+    for found, fault in faults:
+        if found:
+            raise BatchError(code=Code.INVALID_RECORD, detail=fault)
     return header
 
 
@@ -118,30 +129,10 @@ def build_batch(
     return b"".join((head, wire.MAGIC_AND_CRC.pack(MAGIC, crc), checked, payload))
 
 
-def checksum(data: memoryview, start: int = 0) -> int:
-    crc = start
+def checksum(data: memoryview, crc: int = 0) -> int:
     for position in range(0, len(data), _CRC_PIECE_BYTES):
         crc = google_crc32c.extend(crc, bytes(data[position : position + _CRC_PIECE_BYTES]))
     return crc
-
-
-def _client_fault(header: BatchHeader) -> str:
-    """LogValidator's objection to a client's batch, or ''."""
-    records, payload_bytes = header.record_count, header.size_bytes - HEADER_BYTES
-    too_short = not header.compression and records * _RECORD_BYTES_MIN > payload_bytes
-    faults = (
-        (header.base_offset != 0, f"the base offset is {header.base_offset}, not 0"),
-        (header.control, "clients must not write control batches"),
-        (header.has_producer and header.base_sequence < 0, f"producer id {header.producer_id} without a sequence"),
-        (records <= 0 or records != header.last_offset_delta + 1, f"{records} records do not match the offsets"),
-        (header.compression > wire.COMPRESSION_MAX, f"unknown compression {header.compression}"),
-        (too_short, f"{records} records in {payload_bytes} bytes"),
-    )
-    return next((fault for found, fault in faults if found), "")
-
-
-def _refused(code: Code, detail: str) -> BatchError:
-    return BatchError(code=code, detail=detail)
 
 
 #: Most records decoded from a compressed batch. Uncompressed, a batch of 1 MB contains a sixth of it at most.

@@ -90,12 +90,11 @@ class LogFailedError(DualWriteError):
     """The disk failed under a partition. Writes not known to be durable may be lost; the log takes no more."""
 
     path: str
-    operation: str
     detail: str
 
     def __str__(self) -> str:
         return (
-            f"{self.operation} of {self.path} failed: {self.detail}; the partition refuses records with "
+            f"making records durable of {self.path} failed: {self.detail}; the partition refuses records with "
             "KAFKA_STORAGE_ERROR (56). Repair the disk and restart the node: intact records are kept"
         )
 
@@ -161,7 +160,7 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 def recover_segment(
-    segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int = 0
+    segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int
 ) -> int:
     """Index a segment's batches, pass each to ``take``, and return the number of truncated bytes.
 
@@ -169,7 +168,20 @@ def recover_segment(
     ``durable_end``.
     """
     position = 0
-    for header, batch in _sound_batches(segment):
+    chunk, chunk_position = b"", 0
+    while position + HEADER_BYTES <= segment.file.size_bytes:
+        start = position - chunk_position
+        if start + HEADER_BYTES > len(chunk):
+            chunk, chunk_position, start = segment.file.read(position, READ_BYTES), position, 0
+        header = read_header(chunk, start)
+        if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES or position + header.size_bytes > segment.file.size_bytes:
+            break
+        batch = chunk[start : start + header.size_bytes]
+        if len(batch) < header.size_bytes:
+            chunk, chunk_position = segment.file.read(position, max(READ_BYTES, header.size_bytes)), position
+            batch = chunk[: header.size_bytes]
+        if header.base_offset != segment.end_offset or not is_whole(batch, header):
+            break
         segment.index(header, position)
         take(header, batch)
         position += header.size_bytes
@@ -185,29 +197,6 @@ def recover_segment(
     return torn_bytes
 
 
-def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches from the start, up to the first invalid one."""
-    position = 0
-    offset = segment.base_offset
-    chunk, chunk_position = b"", 0
-    while position + HEADER_BYTES <= segment.file.size_bytes:
-        start = position - chunk_position
-        if start + HEADER_BYTES > len(chunk):
-            chunk, chunk_position, start = segment.file.read(position, READ_BYTES), position, 0
-        header = read_header(chunk, start)
-        if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES or position + header.size_bytes > segment.file.size_bytes:
-            return
-        batch = chunk[start : start + header.size_bytes]
-        if len(batch) < header.size_bytes:
-            chunk, chunk_position = segment.file.read(position, max(READ_BYTES, header.size_bytes)), position
-            batch = chunk[: header.size_bytes]
-        if header.base_offset != offset or not is_whole(batch, header):
-            return
-        yield header, batch
-        offset = header.last_offset + 1
-        position += header.size_bytes
-
-
 class SegmentedLog:
     """The bytes of one partition. Call `recover` before anything else.
 
@@ -218,14 +207,11 @@ class SegmentedLog:
         self.failure: str = ""
         self.recovered_cut_bytes: int = 0
         self.unsynced_bytes: int = 0
+        self.path: str = store.path
         self._store = store
         self._segments: list[Segment] = []
         self._unsynced: list[SegmentFile] = []
         self._names_unsynced = False
-
-    @property
-    def path(self) -> str:
-        return self._store.path
 
     def path_of(self, offset: int) -> str:
         return self._segments[self._at(offset)].file.path
@@ -248,9 +234,8 @@ class SegmentedLog:
             raise ShortLogError(path=self.path, end_offset=0, durable_end=durable_end)
         self._segments = [Segment(each, self._store.segment(each)) for each in base_offsets or [0]]
         for segment in self._segments:
-            self.recovered_cut_bytes = recover_segment(
-                segment, take, last=segment is self._segments[-1], durable_end=durable_end
-            )
+            last = segment is self._segments[-1]
+            self.recovered_cut_bytes = recover_segment(segment, take, last=last, durable_end=durable_end)
         for before, after in pairwise(self._segments):
             if before.end_offset != after.base_offset:
                 detail = f"it ends at offset {before.end_offset}, the next segment begins at {after.base_offset}"
@@ -441,22 +426,18 @@ class GroupSync:
             self._log.close()
 
     def _start(self, asked: list[Synced]) -> None:
-        end_offset = self._log.end_offset
+        self._running, self._running_end = asked, self._log.end_offset
         little = self._log.unsynced_bytes <= INLINE_BYTES_MAX
         work = self._log.take_unsynced()
-        if work is None:
-            self._synced(end_offset)
-            _answer(asked, None)
-            return
-        self._running, self._running_end = asked, end_offset
-        if not little or self._last_seconds > INLINE_SECONDS_MAX:
+        if work is not None and (not little or self._last_seconds > INLINE_SECONDS_MAX):
             submitted = _syncers.submit(self._timed, work)
             # Directly back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
-            submitted.add_done_callback(partial(_tell, asyncio.get_running_loop(), self._finished))
+            submitted.add_done_callback(partial(self._tell, asyncio.get_running_loop()))
             return
         failure = None
         try:
-            self._timed(work)
+            if work is not None:
+                self._timed(work)
         except OSError as error:
             failure = error
         self._finished(failure)
@@ -466,42 +447,30 @@ class GroupSync:
         work()
         self._last_seconds = time.perf_counter() - begun
 
+    def _tell(self, loop: asyncio.AbstractEventLoop, work: Future[None]) -> None:
+        """Runs in the thread. If the loop was closed in the meantime, there are no waiting callers."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._finished, work.exception())
+
     def _finished(self, error: BaseException | None) -> None:
         assert self._running_end is not None
+        asked, waiting, failure = self._running, self._waiting, None
         if error is None:
-            self._synced(self._running_end)
+            self._durable_end = self._running_end
+            self._on_synced(self._running_end)
         else:
             self._log.refuse(f"fdatasync failed: {error}")
             message = "%s: fdatasync failed, refusing records until the next start reads what the disk has: %s"
             _logger.error(message, self._log.path, error)
-        running, self._running, self._running_end = self._running, [], None
-        waiting, self._waiting = self._waiting, []
-        failure = None if error is None else self._failure()
-        _answer(running, failure)
-        if waiting and failure is None:
+            asked, waiting, failure = asked + waiting, [], self._failure()
+        self._running, self._waiting, self._running_end = [], [], None
+        for each in asked:
+            if not each.done():
+                each.set_result(failure)
+        if waiting:
             self._start(waiting)
-        else:
-            _answer(waiting, failure)
         if self._closed and self._running_end is None:
             self._log.close()
 
-    def _synced(self, end_offset: int) -> None:
-        self._durable_end = end_offset
-        self._on_synced(end_offset)
-
     def _failure(self) -> LogFailedError:
-        return LogFailedError(path=self._log.path, operation="making records durable", detail=self._log.failure)
-
-
-def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
-    for each in asked:
-        if not each.done():
-            each.set_result(result)
-
-
-def _tell(
-    loop: asyncio.AbstractEventLoop, finished: Callable[[BaseException | None], None], work: Future[None]
-) -> None:
-    """Runs in the thread. If the loop was closed in the meantime, there are no waiting callers."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(finished, work.exception())
+        return LogFailedError(path=self._log.path, detail=self._log.failure)

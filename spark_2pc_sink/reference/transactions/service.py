@@ -5,13 +5,11 @@ the plan's record to its partition of ``__transaction_state`` and wait until it 
 effects. This also orders durability across logs. Markers are appended once the Prepare record is durable, and the
 Complete record once the markers are: the other way round a power loss could leave a decision without its cause.
 
-Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`): the leader
-answers its producer once the producer's records are durable. If a power loss removes the Ongoing record but not those,
-`TransactionService.load` finds an open transaction of a current pair, and adds its partition again.
+Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`); what a power
+loss then removes, `TransactionService.load` adds again (`machine.unrecorded`).
 
-`Verification` is the leader's side: before a transaction's first record in a partition it asks the coordinator
-(KIP-890, 2 and 3). A client that produces with v12, or commits offsets with v5, relies on the leader to add the
-partition; for older ones the leader verifies that it was added. `coordinator.add_partitions` translates the codes.
+`Verification` is the leader's side: before a transaction's first record in a partition it has the coordinator add the
+partition, or verify that the client did (KIP-890, 2 and 3; `coordinator.add_partitions`).
 
 Takeovers of an id, and ends of transactions that their client did not end, are logged at INFO; events of every
 transaction at DEBUG. Added partitions are not logged.
@@ -109,7 +107,7 @@ def _log_change(plan: Plan, before: TransactionMetadata, after: TransactionMetad
     if what and _log.isEnabledFor(level):
         rotated = after is not None and after.client_pair.producer_id != before.client_pair.producer_id
         shown = f"{_shown(before)}{'' if after is None else f' -> {_shown(after)}'}"
-        _log.log(level, "%s: %s, %s%s", plan.transactional_id, what, shown, ", new producer id" if rotated else "")
+        _log.log(level, "%s: %s, %s%s", before.transactional_id, what, shown, ", new producer id" if rotated else "")
 
 
 def _shown(metadata: TransactionMetadata) -> str:
@@ -119,6 +117,7 @@ def _shown(metadata: TransactionMetadata) -> str:
     return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
 
 
+@dataclass(frozen=True)
 class MarkerWriter:
     """End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers.
 
@@ -126,26 +125,23 @@ class MarkerWriter:
     partition, producer id and whether it commits; readers of the offsets wait for the disk.
     """
 
-    def __init__(
-        self, catalog: Catalog, *, on_group_marker: Callable[[int, int, bool], None], now_ms: Callable[[], int]
-    ) -> None:
-        self._catalog = catalog
-        self._on_group_marker = on_group_marker
-        self._now_ms = now_ms
+    catalog: Catalog
+    on_group_marker: Callable[[int, int, bool], None]
+    now_ms: Callable[[], int]
 
     async def write(self, marker: EndMarker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Append to all partitions at once, then wait: 0 for each, or 3 if this node does not have the partition."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         results: dict[TopicPartition, int] = {}
         written: dict[TopicPartition, PartitionLog] = {}
         for partition in partitions:
-            log = self._catalog.log(partition.topic, partition.partition)
+            log = self.catalog.log(partition.topic, partition.partition)
             unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
             results[partition] = unknown if log is None else log.append_marker(marker, now_ms=now_ms)
             if log is not None and results[partition] == Code.NONE:
                 written[partition] = log
                 if partition.topic == GROUP_OFFSETS:
-                    self._on_group_marker(partition.partition, marker.producer_id, marker.commit)
+                    self.on_group_marker(partition.partition, marker.producer_id, marker.commit)
         results.update(zip(written, await synced(written.values()), strict=True))
         return results
 
@@ -167,10 +163,9 @@ _PROFILES: Final = {"bump": states.Profile.KEEP_PREPARED, "unchanged": states.Pr
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
     """The coordinator's settings; the level may differ from the property, and the number of partitions too."""
+    keeping = _PROFILES[properties.transaction_keep_prepared_form]
     return Settings(
-        profile=_PROFILES[properties.transaction_keep_prepared_form]
-        if properties.transaction_keep_prepared_enable
-        else states.Profile.AS_RELEASED,
+        profile=keeping if properties.transaction_keep_prepared_enable else states.Profile.AS_RELEASED,
         transaction_version=transaction_version,
         keep_prepared_version=properties.transaction_keep_prepared_version,
         fences_late_commits=properties.transaction_late_commit_fenced_enable,
@@ -205,10 +200,7 @@ class TransactionService:
         self._allocating = asyncio.Lock()
         self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
 
-    # --- life --------------------------------------------------------------------------------------------------------
-
     async def load(self) -> None:
-        """Replay every partition of the state log."""
         for index in range(len(self.state.partitions)):
             self.state, effects = machine.finish_loading(
                 self.state, index, coordinator_epoch=self._catalog.node_epoch, records=self._records(index)
@@ -227,8 +219,7 @@ class TransactionService:
 
         The groups must be loaded first: a marker may resolve their pending offsets.
         """
-        effects, self._recovered_effects = self._recovered_effects, ()
-        self._carry_out(effects)
+        self._carry_out(self._recovered_effects)
         every, properties = self._background.every, self._properties
         every(properties.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
         every(properties.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
@@ -239,8 +230,6 @@ class TransactionService:
 
     def set_transaction_version(self, level: int) -> None:
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
-
-    # --- events ------------------------------------------------------------------------------------------------------
 
     async def submit(self, event: Event) -> Reply | None:
         """Carry out one event; its reply may be sent when this returns.
@@ -258,12 +247,10 @@ class TransactionService:
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
         """Wait until the next plan of an id is settled, at most ``timeout_ms``; for requests that must be retried."""
-        future = self._waiting_for_change.get(transactional_id)
-        if future is None:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting_for_change[transactional_id] = future
+        future = asyncio.get_running_loop().create_future()
+        future = self._waiting_for_change.setdefault(transactional_id, future)
         await asyncio.wait((future,), timeout=timeout_ms / 1000)
-        if not future.done() and self._waiting_for_change.get(transactional_id) is future:
+        if not future.done():
             # Other requests may wait for it too: they find it done, check again, and wait for a new one.
             del self._waiting_for_change[transactional_id]
             future.set_result(None)
@@ -277,8 +264,6 @@ class TransactionService:
     async def expire_producers(self) -> None:
         for log in tuple(self._catalog.logs()):
             log.expire_producers(self._now_ms())
-
-    # --- plans -------------------------------------------------------------------------------------------------------
 
     async def _submit_all(self, events: Iterable[Event]) -> None:
         await asyncio.gather(*map(self.submit, events))
@@ -326,12 +311,11 @@ class TransactionService:
         self.state = settled.state
         if plan.reserved is not None and code == Code.NONE:
             _log_change(plan, plan.reserved, self.state.get(plan.reserved.transactional_id))
-        waiting = self._waiting_for_change.pop(plan.transactional_id or "", None)
+        changed = plan.reserved or plan.unwritten
+        waiting = None if changed is None else self._waiting_for_change.pop(changed.transactional_id, None)
         if waiting is not None:
             waiting.set_result(None)
         return settled
-
-    # --- effects -----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Iterable[SendMarkers], *, pause_ms: int = 0) -> None:
         """Start to send markers. Until they are written, the pending state blocks other events of the id."""
@@ -373,8 +357,6 @@ class TransactionService:
                     _log.warning("no producer ids were allocated: %s", error)
                 else:
                     self.state = replace(self.state, producer_ids=ids)
-
-    # --- the log -----------------------------------------------------------------------------------------------------
 
     def _state_log(self, index: int) -> PartitionLog:
         log = self._catalog.log(TRANSACTION_STATE, index)
@@ -455,7 +437,12 @@ class Verification:
         event = _event(transactional_id, pair, partitions, verify_only=version < add_partitions.PRODUCE_ADD_VERSION)
         reply = self._added(event)
         if not event.verify_only and _busy(reply):
-            reply = await self._add_again(event, reply)
+            now_s, properties = asyncio.get_running_loop().time, self._properties()
+            pause_ms = properties.add_partitions_to_txn_retry_backoff_ms
+            end_s = now_s() + properties.add_partitions_to_txn_retry_backoff_max_ms / 1000
+            while _busy(reply) and (left_ms := (end_s - now_s()) * 1000) > 0:
+                await self._service.next_change(transactional_id, timeout_ms=min(pause_ms, left_ms))
+                reply = self._added(event)
         translated = {each: (add_partitions.produce_code(version, code), code) for each, code in reply.results}
         return {each: (code, add_partitions.produce_message(code, asked)) for each, (code, asked) in translated.items()}
 
@@ -468,16 +455,6 @@ class Verification:
         reply = cast("plans.AddPartitionsReply", await self._service.submit(event))
         self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
         return reply.codes[partition]
-
-    async def _add_again(self, event: AddPartitionsToTxn, reply: plans.AddPartitionsReply) -> plans.AddPartitionsReply:
-        now_s = asyncio.get_running_loop().time
-        pause_ms = self._properties().add_partitions_to_txn_retry_backoff_ms
-        end_s = now_s() + self._properties().add_partitions_to_txn_retry_backoff_max_ms / 1000
-        while _busy(reply) and now_s() < end_s:
-            left_ms = (end_s - now_s()) * 1000
-            await self._service.next_change(event.transactional_id, timeout_ms=min(pause_ms, left_ms))
-            reply = self._added(event)
-        return reply
 
     def _added(self, event: AddPartitionsToTxn) -> plans.AddPartitionsReply:
         began_s = time.perf_counter()

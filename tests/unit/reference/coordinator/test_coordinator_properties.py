@@ -186,8 +186,8 @@ class Coordinator(RuleBasedStateMachine):
             self.driver.state = replace(self.driver.state, producer_ids=range(first, first + 9))
         before = self.driver.state
         plan = self.driver.plan(event)
-        if plan.transactional_id is not None and plan.records:
-            known = before.get(plan.transactional_id)
+        if plan.records:
+            known = before.get(plan.records[0].transactional_id)
             assert known is None or known.pending is None or known.state in DECIDED
         if not plan.records and plan.unwritten is None and plan.producer_ids is None:
             assert self.driver.state == before
@@ -198,11 +198,11 @@ class Coordinator(RuleBasedStateMachine):
 
     def finish(self, event: Event, plan: Plan, fate: str) -> None:
         code = Code.KAFKA_STORAGE_ERROR if fate == "fails" and plan.records else 0
-        name = plan.transactional_id
+        name = plan.records[0].transactional_id if plan.records else None
         before = None if name is None else self.driver.state.get(name)
         reply = self.settle(plan, code)
         after = None if name is None else self.driver.state.get(name)
-        if name is None or not plan.records:
+        if name is None:
             self.learn(event, reply)
             return
         if code:

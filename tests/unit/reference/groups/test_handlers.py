@@ -334,7 +334,7 @@ async def test_a_disk_that_fails_is_told_to_the_client() -> None:
     async with running_groups() as rig:
         joined = await rig.ask("JoinGroup", 3, **messages.join())
         disk = Disk(rig.catalog)
-        disk.failure = LogFailedError(path="log", operation="fdatasync", detail="gone")
+        disk.failure = LogFailedError(path="log", detail="gone")
         disk.free.set()
         synced = await rig.ask("SyncGroup", 3, **messages.sync("g", 1, joined["member_id"], {"c-1": b"A"}))
         assert (synced["error_code"], rig.service.store.groups["g"].state) == (16, GroupState.PREPARING_REBALANCE)

@@ -24,7 +24,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, unified
+from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, random_id, unified
 from spark_2pc_sink.reference.protocol import ApiVersionsResponse, Handler, RequestContext, handlers_of, serves
 from spark_2pc_sink.wire.api_versions import Api
 
@@ -148,7 +148,7 @@ class ClusterHandlers:
         if len(names) > names_max:
             _log.warning("Metadata names %d missing topics; creating %d of them", len(missing), names_max)
         try:
-            await self._catalog.create_topics(names[:names_max], partitions)
+            await self._catalog.create_topics(Topic(name, random_id(), partitions) for name in names[:names_max])
         except OSError as error:
             _log.warning("could not create %d topics named by Metadata: %s", len(names[:names_max]), error)
 

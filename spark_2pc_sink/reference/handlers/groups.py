@@ -82,7 +82,21 @@ class GroupHandlers:
         """Answered when the join phase ends."""
         answer = members.JoinAnswer(code=_refusal(context, request.group_id))
         if not answer.code:
-            answer = await self._groups.join(request.group_id, _join_request(context, request))
+            has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
+            timeout_ms = request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms
+            wanted = members.JoinRequest(
+                ticket=None,
+                version=context.version,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                client_id=context.client_id or "",
+                client_host=context.client_host,
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=max(timeout_ms, 0),
+                protocol_type=request.protocol_type,
+                protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
+            )
+            answer = await self._groups.join(request.group_id, wanted)
         return consumer.JoinGroupResponse(
             error_code=answer.code,
             generation_id=answer.generation,
@@ -418,22 +432,6 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetc
 def _refusal(context: RequestContext, group_id: str, operation: AclOperation = AclOperation.READ) -> Code:
     allows = context.access.allows(operation, Resource.GROUP, group_id)
     return Code.NONE if allows else Code.GROUP_AUTHORIZATION_FAILED
-
-
-def _join_request(context: RequestContext, request: Any) -> members.JoinRequest:
-    has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
-    return members.JoinRequest(
-        ticket=None,
-        version=context.version,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        client_id=context.client_id or "",
-        client_host=context.client_host,
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=max(request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms, 0),
-        protocol_type=request.protocol_type,
-        protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
-    )
 
 
 def _described(group: members.Group) -> Any:

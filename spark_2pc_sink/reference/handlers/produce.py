@@ -33,7 +33,6 @@ from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, B
 
 #: Records of a refused batch that are reported; Kafka reports all, and its clients show three.
 RECORD_ERRORS_MAX: Final = 1000
-_KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
 
 
 class RefusedRecords(NamedTuple):
@@ -59,7 +58,7 @@ def find_refused(
     try:
         for position, record in enumerate(decode_records(bytes(records), header)):
             if settings.compacted and record.key is None:
-                text = f"{_KEYLESS} {place}"
+                text = f"Compacted topic cannot accept message without key in topic partition {place}"
             elif record.timestamp_ms > latest_ms:
                 out_of_range = True
                 text = (
@@ -146,13 +145,6 @@ class _Write:
     @code.setter
     def code(self, code: int) -> None:
         self.answer.error_code = code
-
-    def refuse(self, refused: RefusedRecords) -> None:
-        self.code, self.answer.error_message = refused.code, refused.message
-        self.answer.record_errors = [
-            _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
-            for position, text in refused.records
-        ]
 
     @property
     def found(self) -> tuple[PartitionLog, BatchHeader] | None:
@@ -293,7 +285,11 @@ class ProduceHandlers:
             elif write.late_code:
                 write.code = write.late_code
             elif write.refused is not None:
-                write.refuse(write.refused)
+                write.code, write.answer.error_message = write.refused.code, write.refused.message
+                write.answer.record_errors = [
+                    _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
+                    for position, text in write.refused.records
+                ]
             else:
                 done = log.append(write.records, header, guard=write.guard, now_ms=now_ms)
                 write.code = done.code

@@ -25,7 +25,7 @@ from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, colliding, name_fault, random_id
+from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, name_fault, random_id, unified
 from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
@@ -125,7 +125,8 @@ class TopicHandlers:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         if self._catalog.topic(asked.name) is not None:
             raise _exists(asked.name)
-        other = colliding(asked.name, (topic.name for topic in self._catalog.topics()))
+        own = unified(asked.name)
+        other = next((topic.name for topic in self._catalog.topics() if unified(topic.name) == own), None)
         fault = name_fault(asked.name) or (other and f"Topic '{asked.name}' collides with existing topic: {other}")
         if fault:
             raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)

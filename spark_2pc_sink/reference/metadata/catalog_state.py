@@ -54,8 +54,6 @@ CLUSTER_METADATA: Final = "__cluster_metadata"
 NAME_LENGTH_MAX: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
-_COORDINATOR_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
-
 
 @dataclass(frozen=True)
 class Topic:
@@ -74,7 +72,7 @@ class Topic:
     @property
     def is_coordinator_topic(self) -> bool:
         """True for the topics of this server's own coordinators: they cannot be deleted or given more partitions."""
-        return self.name in _COORDINATOR_TOPICS
+        return self.name in {TRANSACTION_STATE, GROUP_OFFSETS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +113,8 @@ def name_fault(name: str) -> str | None:
     return f"Topic name is invalid: {fault}"
 
 
-def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """An existing topic whose metrics would collide with those of the new one: there, '.' and '_' are the same."""
-    return next((other for other in existing if other != name and unified(other) == unified(name)), None)
-
-
 def unified(name: str) -> str:
-    """A topic's name as its metrics have it."""
+    """A topic's name as its metrics have it, where '.' and '_' are the same: two such topics would collide."""
     return name.replace(".", "_")
 
 

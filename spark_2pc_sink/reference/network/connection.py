@@ -424,8 +424,8 @@ class SocketServer:
         tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(contexts[0], self),
-            listener.endpoint.host or None,
-            listener.endpoint.port,
+            listener.host or None,
+            listener.port,
             backlog=self.properties.socket_listen_backlog_size,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_DEADLINE_S,
@@ -434,7 +434,7 @@ class SocketServer:
         self._servers.append(server)
         host, port = server.sockets[0].getsockname()[:2]
         self.addresses.append((host, port))
-        public_host, public_port = listener.advertised or (listener.endpoint.host, 0)
+        public_host, public_port = listener.advertised or (listener.host, 0)
         contexts.append(
             ListenerContext(
                 dispatcher=self._dispatcher,

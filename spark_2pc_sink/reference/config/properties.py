@@ -199,15 +199,9 @@ FIXED: Final[dict[str, FixedProperty]] = {
 #: Names that users are likely to try, letters and digits only, to the supported alternative.
 KNOWN_ELSEWHERE: Final[dict[str, str]] = {
     "brokerid": "node.id",
-    "logdir": "--data-dir",
-    "logdirs": "--data-dir",
-    "metadatalogdir": "--data-dir",
-    "host": "listeners",
-    "port": "listeners",
-    "logretentionhours": "log.retention.ms",
-    "logretentionminutes": "log.retention.ms",
-    "securityinterbrokerprotocol": "listeners",
-    "interbrokerlistenername": "listeners",
+    **dict.fromkeys(("logdir", "logdirs", "metadatalogdir"), "--data-dir"),
+    **dict.fromkeys(("host", "port", "securityinterbrokerprotocol", "interbrokerlistenername"), "listeners"),
+    **dict.fromkeys(("logretentionhours", "logretentionminutes"), "log.retention.ms"),
 }
 
 

@@ -363,8 +363,7 @@ class SocketServer:
         self._dispatcher = dispatcher
         self.properties = properties
         self._access_of = access_of
-        self._listening = properties.listening
-        wants_tls = any(each.protocol.has_tls for each in self._listening)
+        wants_tls = any(each.protocol.has_tls for each in properties.listening)
         self._tls = server_context(properties) if wants_tls else None
         self._servers: list[asyncio.Server] = []
         self.connections: set[ClientConnection] = set()
@@ -377,7 +376,7 @@ class SocketServer:
 
     async def start(self) -> None:
         try:
-            for listener in self._listening:
+            for listener in self.properties.listening:
                 await self._bind(listener)
         except OSError:
             await self.stop(deadline_s=0)
@@ -420,10 +419,9 @@ class SocketServer:
             self._emptied.set_result(None)
 
     async def _bind(self, listener: Listener) -> None:
-        contexts: list[ListenerContext] = []  # made below: its connections must know the actual port
-        tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
+        tls = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(contexts[0], self),
+            lambda: ClientConnection(context, self),
             listener.host or None,
             listener.port,
             backlog=self.properties.socket_listen_backlog_size,
@@ -435,13 +433,12 @@ class SocketServer:
         host, port = server.sockets[0].getsockname()[:2]
         self.addresses.append((host, port))
         public_host, public_port = listener.advertised or (listener.host, 0)
-        contexts.append(
-            ListenerContext(
-                dispatcher=self._dispatcher,
-                access_of=self._access_of,
-                metrics=self.metrics,
-                advertised=(public_host, public_port or port),
-                users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
-                properties=self.properties,
-            )
+        # Connections need the actual port, and there is none before `start_serving`.
+        context = ListenerContext(
+            dispatcher=self._dispatcher,
+            access_of=self._access_of,
+            metrics=self.metrics,
+            advertised=(public_host, public_port or port),
+            users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
+            properties=self.properties,
         )

@@ -104,8 +104,7 @@ async def _serve(
         ]
         handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
         dispatcher = Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})
-        access_of = access_by_acls(properties, lambda: catalog.state.acls)
-        server = SocketServer(dispatcher, properties, access_of=access_of)
+        server = SocketServer(dispatcher, properties, access_of=access_by_acls(properties, lambda: catalog.state.acls))
         transactions.start()
         ending.push_async_callback(transactions.stop)
         groups.start()

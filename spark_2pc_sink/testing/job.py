@@ -288,9 +288,8 @@ class DualWriteStack:
         deadline_s: float = JOB_DEADLINE_S,
     ) -> str:
         """`run_job` with the variables of this stack."""
-        return run_job(
-            script, *arguments, environment={**self.environment, **(environment or {})}, deadline_s=deadline_s
-        )
+        environment = {**self.environment, **(environment or {})}
+        return run_job(script, *arguments, environment=environment, deadline_s=deadline_s)
 
     def crash_at(self) -> CrashAt:
         """A `CrashAt` with the variables of this stack."""

@@ -548,10 +548,8 @@ def java_version(home: Path) -> int | None:
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
-    answer = subprocess.run(
-        [java, "-version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False
-    )
-    found = re.search(r'version "(\d+)', answer.stderr)
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False)
+    found = re.search(r'version "(\d+)', done.stderr)
     return int(found.group(1)) if found else None
 
 

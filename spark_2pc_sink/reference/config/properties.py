@@ -366,9 +366,7 @@ class BrokerProperties:
 
 
 #: Kafka's name of a property to the field that holds it.
-ROWS: Final[dict[str, Field[Any]]] = {
-    shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).dotted
-}
+ROWS: Final = {shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).dotted}
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:

@@ -336,6 +336,6 @@ def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code,
 
 
 def _features(catalog: Catalog) -> dict[str, tuple[int, int, int]]:
-    """The lowest, highest and finalized levels, as in Kafka 4.4.0 but without features of APIs that the server lacks."""
+    """Lowest, highest and finalized levels, as in Kafka 4.4.0 but without features of APIs that the server lacks."""
     highest, level = catalog.properties.transaction_keep_prepared_version, catalog.state.transaction_version
     return {"kraft.version": (0, 1, 0), "metadata.version": (7, 33, 33), TRANSACTION_VERSION: (0, highest, level)}

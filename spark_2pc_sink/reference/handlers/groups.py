@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -344,13 +345,10 @@ class GroupHandlers:
     ) -> tuple[Code, list[Any]]:
         if refusal := _refusal(context, group_id, AclOperation.DESCRIBE):
             return refusal, []
-        by_id = context.version >= _TOPIC_ID_VERSION
+        find = partial(self._find, context, AclOperation.DESCRIBE, by_id=context.version >= _TOPIC_ID_VERSION)
         asked = keys = None
         if topics is not None:
-            describe = AclOperation.DESCRIBE
-            asked = [
-                (*self._find(context, describe, each, by_id=by_id), list(each.partition_indexes)) for each in topics
-            ]
+            asked = [(*find(each), list(each.partition_indexes)) for each in topics]
             keys = [OffsetKey(group_id, name, at) for name, _, code, indexes in asked if not code for at in indexes]
         table = self._store.offsets(group_id)
         committed = table.of_group(group_id)
@@ -430,8 +428,7 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetc
 
 
 def _refusal(context: RequestContext, group_id: str, operation: AclOperation = AclOperation.READ) -> Code:
-    allows = context.access.allows(operation, Resource.GROUP, group_id)
-    return Code.NONE if allows else Code.GROUP_AUTHORIZATION_FAILED
+    return Code.NONE if context.access.allows(operation, Resource.GROUP, group_id) else Code.GROUP_AUTHORIZATION_FAILED
 
 
 def _described(group: members.Group) -> Any:

@@ -169,7 +169,7 @@ class ProduceHandlers:
             (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data
         ]
         writes = [write for _, found in topics for write in found]
-        transactional = [write for write in writes if write.header is not None and write.header.transactional]
+        transactional = any(write.header is not None and write.header.transactional for write in writes)
         tid, kind = request.transactional_id, Resource.TRANSACTIONAL_ID
         if transactional and (tid is None or not context.access.allows(AclOperation.WRITE, kind, tid)):
             _refuse(writes, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -181,7 +181,7 @@ class ProduceHandlers:
             for write in writes:
                 if write.found and not write.late_code:
                     write.refused = await self._inspected(write, *write.found)
-            await self._verify(version, request.transactional_id, transactional, writes)
+            await self._verify(version, tid, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
             for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
@@ -214,11 +214,9 @@ class ProduceHandlers:
             if write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    async def _verify(
-        self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
-    ) -> None:
+    async def _verify(self, version: int, transactional_id: str | None, writes: list[_Write]) -> None:
         """Ask the coordinator, once, about all partitions that are new to the transaction."""
-        found = [(write, *write.found) for write in transactional if write.found]
+        found = [(write, *each) for write in writes if (each := write.found) is not None and each[1].transactional]
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
@@ -279,8 +277,7 @@ class ProduceHandlers:
             if topic is not None and topic.internal and not internal_allowed:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
-            pair = Pair(header.producer_id, header.producer_epoch)
-            if header.transactional and self._verification.is_sealed(pair):
+            if header.transactional and self._verification.is_sealed(Pair(header.producer_id, header.producer_epoch)):
                 write.code = Code.INVALID_PRODUCER_EPOCH
             elif write.late_code:
                 write.code = write.late_code

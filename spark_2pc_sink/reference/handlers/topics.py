@@ -64,8 +64,7 @@ def find_topic(
 
 
 def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -> Code:
-    allowed = context.access.allows(operation, Resource.TOPIC, name)
-    return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
+    return Code.NONE if context.access.allows(operation, Resource.TOPIC, name) else Code.TOPIC_AUTHORIZATION_FAILED
 
 
 def find_log(catalog: Catalog, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:

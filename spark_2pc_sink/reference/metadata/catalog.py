@@ -138,8 +138,7 @@ class Catalog:
         """Create topics in one change, except those whose name is taken; returns all topics."""
         new = {topic.name: topic for topic in topics}
         # The first gives the order, the last the values: existing topics stay as they are.
-        state = await self._change(lambda now: replace(now, topics={**now.topics, **new, **now.topics}))
-        return state.topics
+        return (await self._change(lambda now: replace(now, topics={**now.topics, **new, **now.topics}))).topics
 
     async def ensure_internal_topics(self) -> None:
         """Create the coordinators' missing topics; existing ones keep their number of partitions.
@@ -154,11 +153,9 @@ class Catalog:
         """Delete a topic with its records, and return its last state; None if it does not exist."""
         return await asyncio.shield(asyncio.ensure_future(self._delete(name)))
 
-    async def add_partitions(self, name: str, partitions: int) -> Topic | None:
-        """Increase a topic's partitions to ``partitions`` in all; None if it is gone or already has as many."""
-        return await self._alter(
-            name, lambda now: replace(now, partitions=partitions) if now.partitions < partitions else None
-        )
+    async def add_partitions(self, name: str, count: int) -> Topic | None:
+        """Increase a topic's partitions to ``count`` in all; None if it is gone or already has as many."""
+        return await self._alter(name, lambda now: replace(now, partitions=count) if now.partitions < count else None)
 
     async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
         """Change a topic's configs by ``alter`` in its turn; open logs apply them. None if the topic is gone."""

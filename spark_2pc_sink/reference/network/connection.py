@@ -156,8 +156,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._admitted = False
         self._failed = False
 
-    # --- called by the event loop ---------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, because uvloop's transports are not a subclass.
         self._transport = transport = cast("asyncio.Transport", transport)
@@ -230,8 +228,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         if drain is not None and not drain.done():
             drain.set_result(None)
 
-    # --- requests ---------------------------------------------------------------------------------------------------
-
     async def _serve(self) -> None:
         try:
             while (frame := await self._next_frame()) is not None:
@@ -276,8 +272,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.write(head)
             self._transport.write(body)
         self._active_s = self._loop.time()
-
-    # --- its end ----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Finish the request in progress, then close; later requests are dropped."""
@@ -363,8 +357,7 @@ class SocketServer:
         self._dispatcher = dispatcher
         self.properties = properties
         self._access_of = access_of
-        wants_tls = any(each.protocol.has_tls for each in properties.listening)
-        self._tls = server_context(properties) if wants_tls else None
+        self._tls = server_context(properties) if any(each.protocol.has_tls for each in properties.listening) else None
         self._servers: list[asyncio.Server] = []
         self.connections: set[ClientConnection] = set()
         self._serving: dict[asyncio.Task[None], ClientConnection] = {}

@@ -45,8 +45,7 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
     joined = {api: handler for family in families for api, handler in family.items()}
     newest = joined.get(Api.INIT_PRODUCER_ID)
     if newest is not None and not unstable_versions:
-        version_max = min(newest.version_max, RELEASED_INIT_VERSION)
-        joined[Api.INIT_PRODUCER_ID] = replace(newest, version_max=version_max)
+        joined[Api.INIT_PRODUCER_ID] = replace(newest, version_max=min(newest.version_max, RELEASED_INIT_VERSION))
     return joined
 
 
@@ -250,8 +249,7 @@ class RequestChannel:
             await self._appended
         appended = self._appended = asyncio.get_running_loop().create_future()
         context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
-        previous = self._produces[-1] if self._produces else None
-        task = asyncio.ensure_future(self._produce(call, context, previous))
+        task = asyncio.ensure_future(self._produce(call, context, self._produces[-1] if self._produces else None))
         self.produce_bytes += frame_bytes
 
         def finished(_: object) -> None:

@@ -127,8 +127,7 @@ class ScramExchange:
         credential = _credential(self._mechanism, user, password)
         nonce = found["nonce"] + secrets.token_hex(_SALT_BYTES)
         answer = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={ITERATIONS}"
-        messages = f"{found['bare']},{answer}"
-        self._first = _FirstMessages(user, credential, found["header"].encode(), nonce, messages)
+        self._first = _FirstMessages(user, credential, found["header"].encode(), nonce, f"{found['bare']},{answer}")
         return answer.encode()
 
     def _evaluate_final(self, text: str, first: _FirstMessages) -> bytes:

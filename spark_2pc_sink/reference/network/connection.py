@@ -150,8 +150,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = False
         self._active_s = self._loop.time()
         self._unsent_bytes = 0
-        self._arrival: asyncio.Future[None] | None = None
-        self._drain: asyncio.Future[None] | None = None
+        self._arrived, self._writable = asyncio.Event(), asyncio.Event()
+        self._writable.set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._admitted = False
         self._failed = False
@@ -197,7 +197,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ended or self._is_far_ahead():
             self._transport.pause_reading()
         if self._frames or self._ended:
-            self._wake()
+            self._arrived.set()
 
     def eof_received(self) -> bool:
         """The client has stopped sending. Finish its requests, except for reads.
@@ -206,7 +206,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         self._ended = True
         self._channel.client_gone()
-        self._wake()
+        self._arrived.set()
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - resets are not reported
@@ -216,17 +216,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._admitted:
             self._channel.client_gone()
         self._server.closed(self)
-        self._wake()
+        self._arrived.set()
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        self._drain = self._drain or self._loop.create_future()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         self._active_s = self._loop.time()
-        drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
+        self._writable.set()
 
     async def _serve(self) -> None:
         try:
@@ -250,10 +248,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             # Give other connections a turn between two requests that do not wait.
             await asyncio.sleep(0)
         while not self._frames and not self._ended:
-            self._arrival = self._loop.create_future()
-            await self._arrival
-        while self._frames and self._drain is not None:
-            await self._drain
+            self._arrived.clear()
+            await self._arrived.wait()
+        while self._frames and not self._writable.is_set():
+            await self._writable.wait()
         if not self._frames:
             return None
         frame = self._frames.popleft()
@@ -311,7 +309,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._frames.clear()
         self._frame_bytes = 0
-        self._wake()
+        self._arrived.set()
 
     def _close(self) -> None:
         if not self._transport.is_closing():
@@ -339,11 +337,6 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _is_far_ahead(self) -> bool:
         return len(self._frames) >= REQUESTS_AHEAD_MAX or self._frame_bytes >= BYTES_AHEAD_MAX
-
-    def _wake(self) -> None:
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None and not arrival.done():
-            arrival.set_result(None)
 
 
 #: Time for the TLS handshake, which a client starts at once.

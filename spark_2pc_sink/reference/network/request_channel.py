@@ -145,7 +145,7 @@ class RequestChannel:
         self._send = send
         self._fail = fail
         self._produces: deque[asyncio.Task[None]] = deque()
-        self._appended: asyncio.Future[None] | None = None
+        self._appended: asyncio.Event | None = None
         self._reading: asyncio.Task[Reply | None] | None = None
         self.produce_bytes: int = 0
         self._gone = False
@@ -246,9 +246,9 @@ class RequestChannel:
             await _done(self._produces[0])
             self._produces.popleft()
         if self._appended is not None:
-            await self._appended
-        appended = self._appended = asyncio.get_running_loop().create_future()
-        context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
+            await self._appended.wait()
+        appended = self._appended = asyncio.Event()
+        context = self._context(call, appended.set)
         task = asyncio.ensure_future(self._produce(call, context, self._produces[-1] if self._produces else None))
         self.produce_bytes += frame_bytes
 

@@ -16,7 +16,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
@@ -41,30 +42,23 @@ _REFUSED: Final = "Authentication failed: Invalid username or password"
 _OTHER_ID: Final = "Authentication failed: Client requested an authorization id that is different from username"
 
 
-class PlainExchange:
-    """The messages of one login, as `ScramExchange`."""
-
-    def __init__(self, users: Users) -> None:
-        self._users = users
-
-    def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """Answer one client message: the reply, and the user's name once the exchange is complete."""
-        parts = message.split(b"\x00")
-        if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
-            raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
-        try:
-            authorization_id, user, password = (part.decode() for part in parts)
-        except UnicodeDecodeError:
-            raise SaslRefusedError(_REFUSED) from None
-        if not user or not password:
-            raise SaslRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
-        # Compared for unknown users too, so that timing does not reveal whether a user exists; no password is empty.
-        expected = self._users.passwords.get(user, "")
-        if not hmac.compare_digest(expected.encode(), password.encode()):
-            raise SaslRefusedError(_REFUSED)
-        if authorization_id not in {"", user}:
-            raise SaslRefusedError(_OTHER_ID)
-        return b"", user
+def evaluate_plain(users: Users, message: bytes) -> tuple[bytes, str | None]:
+    """Answer the one message of a PLAIN login: the reply, and the user's name."""
+    parts = message.split(b"\x00")
+    if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
+        raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+    try:
+        authorization_id, user, password = (part.decode() for part in parts)
+    except UnicodeDecodeError:
+        raise SaslRefusedError(_REFUSED) from None
+    if not user or not password:
+        raise SaslRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
+    # Compared for unknown users too, so that timing does not reveal whether a user exists; no password is empty.
+    if not hmac.compare_digest(users.passwords.get(user, "").encode(), password.encode()):
+        raise SaslRefusedError(_REFUSED)
+    if authorization_id not in {"", user}:
+        raise SaslRefusedError(_OTHER_ID)
+    return b"", user
 
 
 #: The hash function of each mechanism, by hashlib's name.
@@ -108,6 +102,7 @@ class ScramExchange:
         self._first: _FirstMessages | None = None
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """Answer one client message: the reply, and the user's name once the exchange is complete."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
@@ -170,7 +165,7 @@ class Login:
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
         self._mechanisms = mechanisms
-        self._exchange: PlainExchange | ScramExchange = PlainExchange(users)
+        self._evaluate: Callable[[bytes], tuple[bytes, str | None]] = partial(evaluate_plain, users)
         self._expected: tuple[Api, ...] = (Api.API_VERSIONS, Api.SASL_HANDSHAKE)
 
     def api_versions_requested(self) -> None:
@@ -187,7 +182,7 @@ class Login:
             response, refused = self._handshake(request.body.mechanism)
         else:
             try:
-                answer, user = self._exchange.evaluate(request.body.auth_bytes)
+                answer, user = self._evaluate(request.body.auth_bytes)
                 response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
             except SaslRefusedError as error:
                 refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
@@ -200,7 +195,8 @@ class Login:
         if mechanism not in mechanisms:
             response = SaslHandshakeResponse(error_code=Code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
             return response, f"the mechanism {mechanism!r} is not enabled"
-        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
+        if mechanism != PLAIN:
+            self._evaluate = ScramExchange(self._users, mechanism).evaluate
         self._expected = (Api.SASL_AUTHENTICATE,)
         return SaslHandshakeResponse(error_code=Code.NONE, mechanisms=mechanisms), None
 

@@ -161,11 +161,10 @@ def read_state(document: bytes) -> CatalogState:
         found = read_checked(document)
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, only {_FORMAT_VERSION} is supported")
-        topics = [_topic(row) for row in found["topics"]]
         return CatalogState(
             **{name: found[name] for name in _PLAIN},
-            topics={topic.name: topic for topic in topics},
-            removing=tuple(_topic(row) for row in found["removing"]),
+            topics={topic.name: topic for topic in map(_topic, found["topics"])},
+            removing=tuple(map(_topic, found["removing"])),
             acls=tuple(Acl(**row) for row in found["acls"]),
         )
     except KeyError as error:

@@ -92,7 +92,6 @@ class Listener(NamedTuple):
 
 
 def parse_endpoints(text: str, *, option: str) -> dict[str, tuple[str, int]]:
-    """Host and port by name."""
     endpoints: dict[str, tuple[str, int]] = {}
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())

@@ -198,18 +198,15 @@ class TopicHandlers:
         twice = {topic.name: topic.id for topic in map(self._catalog.topic, named) if topic and topic.id in by_id}
         refusal = RefusedError(Code.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
         results += [_refused(_Deleted, refusal, name=name, topic_id=each) for name, each in twice.items()]
-        for topic_id in by_id:
-            if topic_id not in twice.values():
-                results.append(await self._delete_by_id(access, topic_id))
-        for name in named:
-            if name not in twice:
-                topic = self._catalog.topic(name)
-                seen = _may(access, AclOperation.DESCRIBE, name)
-                if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
-                    results.append(_refused(_Deleted, _UNKNOWN if seen and topic is None else _DENIED, name=name))
-                else:
-                    results.append(await self._delete(topic))
+        results += [await self._delete_by_id(access, each) for each in by_id if each not in twice.values()]
+        results += [await self._delete_by_name(access, name) for name in named if name not in twice]
         return DeleteTopicsResponse(responses=results)
+
+    async def _delete_by_name(self, access: Access, name: str) -> Any:
+        topic, seen = self._catalog.topic(name), _may(access, AclOperation.DESCRIBE, name)
+        if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
+            return _refused(_Deleted, _UNKNOWN if seen and topic is None else _DENIED, name=name)
+        return await self._delete(topic)
 
     async def _delete_by_id(self, access: Access, topic_id: UUID) -> Any:
         topic = self._catalog.topic_by_id(topic_id)

@@ -41,7 +41,6 @@ RELEASED_INIT_VERSION: Final = 5
 
 
 def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, Handler]:
-    """All handlers by API, with their offered versions."""
     joined = {api: handler for family in families for api, handler in family.items()}
     newest = joined.get(Api.INIT_PRODUCER_ID)
     if newest is not None and not unstable_versions:

@@ -164,7 +164,7 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
 class Login:
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
-        self._mechanisms = mechanisms
+        self._mechanisms = list(mechanisms)
         self._evaluate: Callable[[bytes], tuple[bytes, str | None]] = partial(evaluate_plain, users)
         self._expected: tuple[Api, ...] = (Api.API_VERSIONS, Api.SASL_HANDSHAKE)
 
@@ -191,14 +191,14 @@ class Login:
         return reply, None if user is None else f"User:{user}", refused
 
     def _handshake(self, mechanism: str) -> tuple[Any, str | None]:
-        mechanisms = list(self._mechanisms)
-        if mechanism not in mechanisms:
-            response = SaslHandshakeResponse(error_code=Code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+        response = SaslHandshakeResponse(error_code=Code.NONE, mechanisms=self._mechanisms)
+        if mechanism not in self._mechanisms:
+            response.error_code = Code.UNSUPPORTED_SASL_MECHANISM
             return response, f"the mechanism {mechanism!r} is not enabled"
         if mechanism != PLAIN:
             self._evaluate = ScramExchange(self._users, mechanism).evaluate
         self._expected = (Api.SASL_AUTHENTICATE,)
-        return SaslHandshakeResponse(error_code=Code.NONE, mechanisms=mechanisms), None
+        return response, None
 
     def _check(self, api: Api) -> None:
         if api not in self._expected:

@@ -297,7 +297,7 @@ class GroupHandlers:
         self, context: RequestContext, operation: AclOperation, topic: Any, *, by_id: bool
     ) -> tuple[str, UUID | None, Code]:
         topic_id = topic.topic_id if by_id else None
-        name, refusal = find_topic(self._catalog, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
+        name, refusal = find_topic(self._catalog, context, operation, topic.name, topic_id, by_id=by_id)
         return name, topic_id, refusal
 
     def _offsets(self, accepted: Iterable[_Accepted]) -> dict[OffsetKey, OffsetValue]:

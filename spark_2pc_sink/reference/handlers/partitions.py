@@ -98,9 +98,7 @@ class PartitionHandlers:
 
     def _locate(self, context: RequestContext, named: Any) -> list[_Read]:
         by_id = context.version >= _TOPIC_ID_VERSION
-        name, refusal = find_topic(
-            self._catalog, context, AclOperation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
-        )
+        name, refusal = find_topic(self._catalog, context, AclOperation.READ, named.topic, named.topic_id, by_id=by_id)
         reads = []
         for each in named.partitions:
             known = refusal or self._catalog.log(name, each.partition) is not None

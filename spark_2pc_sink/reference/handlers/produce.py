@@ -202,9 +202,7 @@ class ProduceHandlers:
     def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:
         """Find the logs; a topic's code takes precedence over a batch's error."""
         by_id = context.version >= _TOPIC_ID_VERSION
-        name, refusal = find_topic(
-            self._catalog, context, AclOperation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
-        )
+        name, refusal = find_topic(self._catalog, context, AclOperation.WRITE, named.name, named.topic_id, by_id=by_id)
         if refusal:
             _refuse(writes, refusal)
             return

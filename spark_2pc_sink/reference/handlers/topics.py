@@ -52,7 +52,7 @@ _Value = TypeVar("_Value")
 
 
 def find_topic(
-    catalog: Catalog, context: RequestContext, operation: AclOperation, *, name: str, topic_id: UUID | None, by_id: bool
+    catalog: Catalog, context: RequestContext, operation: AclOperation, name: str, topic_id: UUID | None, *, by_id: bool
 ) -> tuple[str, Code]:
     """A topic's name, and why all its partitions are refused, or NONE: those of an unknown name are only not found."""
     if by_id:

@@ -420,7 +420,7 @@ class SocketServer:
         self.addresses.append((host, port))
         public_host, public_port = listener.advertised or (listener.host, 0)
         # Connections need the actual port, and there is none before `start_serving`.
-        context = ListenerContext(
+        context: ListenerContext = ListenerContext(
             dispatcher=self._dispatcher,
             access_of=self._access_of,
             metrics=self.metrics,

@@ -282,13 +282,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     @property
-    def buffered_bytes(self) -> int:
-        return self._frame_bytes + self._reader.buffered_bytes + self._transport.get_write_buffer_size()
-
-    @property
     def request_bytes(self) -> int:
         """Memory used by this connection's requests: received, waiting, and in progress."""
-        in_progress = len(self._carried_out or b"") + (self._channel.produce_bytes if self._admitted else 0)
+        in_progress = len(self._carried_out or b"") + self._channel.produce_bytes
         return self._frame_bytes + self._reader.buffered_bytes + in_progress
 
     def _fail(self, error: Exception) -> None:

@@ -186,7 +186,6 @@ def _topic(row: dict[str, Any]) -> Topic:
 #: Topic id and partition to the offset after the last record.
 LogEnds: TypeAlias = Mapping[tuple[uuid.UUID, int], int]
 
-_LOCK: Final = ".lock"
 _CATALOG: Final = "catalog.json"
 #: Kafka writes it into its own directories.
 _META: Final = "meta.properties"
@@ -204,7 +203,7 @@ class DataDirectory:
         self.path: Path = path.absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise self._refused(f"cannot be used: {error.strerror}", "name a directory that can be written") from error
         try:

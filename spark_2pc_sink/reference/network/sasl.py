@@ -98,7 +98,7 @@ class _FirstMessages(NamedTuple):
 class ScramExchange:
     def __init__(self, users: Users, mechanism: str) -> None:
         self._users = users
-        self._mechanism = mechanism
+        self._mechanism, self._hash = mechanism, _HASHES[mechanism]
         self._first: _FirstMessages | None = None
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
@@ -135,17 +135,14 @@ class ScramExchange:
         if found["nonce"] != first.nonce or channel != first.channel:
             raise self._refused("the second message does not continue the first")
         authenticated = f"{first.messages},{found['without_proof']}".encode()
-        client_signature = self._hmac(first.credential.stored_key, authenticated)
+        client_signature = hmac.digest(first.credential.stored_key, authenticated, self._hash)
         if len(proof) != len(client_signature):
             raise self._refused("the proof has the wrong length")
         client_key = bytes(one ^ other for one, other in zip(proof, client_signature, strict=True))
-        stored_key = hashlib.new(_HASHES[self._mechanism], client_key).digest()
+        stored_key = hashlib.new(self._hash, client_key).digest()
         if not hmac.compare_digest(stored_key, first.credential.stored_key):
             raise self._refused("the password does not match")
-        return b"v=" + base64.b64encode(self._hmac(first.credential.server_key, authenticated))
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, _HASHES[self._mechanism])
+        return b"v=" + base64.b64encode(hmac.digest(first.credential.server_key, authenticated, self._hash))
 
     def _refused(self, reason: str) -> SaslRefusedError:
         """As in Kafka's SaslServerAuthenticator, the client gets no more detail (KIP-152)."""

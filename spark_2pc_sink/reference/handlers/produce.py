@@ -181,7 +181,8 @@ class ProduceHandlers:
             for write in writes:
                 if write.found and not write.late_code:
                     write.refused = await self._inspected(write, *write.found)
-            await self._verify(version, tid, writes)
+            if transactional:
+                await self._verify(version, tid, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
             for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):

@@ -231,9 +231,6 @@ def _run(
     return status, printed
 
 
-_PARTITIONS: Final = 4
-
-
 class DualWriteStack:
     """A topic and a database that no other test uses; the fixture ``dual_write_stack`` is an instance.
 
@@ -255,7 +252,7 @@ class DualWriteStack:
         self.topic: str = name
         self.transactional_id: str = name
         self._postgres = postgres
-        kafka.create_topic(self.topic, partitions=_PARTITIONS)
+        kafka.create_topic(self.topic, partitions=4)
         self.database: str = postgres.create_database(name)
         self.kafka: dict[str, str] = {"bootstrap.servers": kafka.bootstrap}
         self.environment: dict[str, str] = {

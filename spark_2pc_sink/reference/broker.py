@@ -79,7 +79,7 @@ async def _serve(
         ending.push_async_callback(catalog.close)
         await catalog.ensure_internal_topics()
         await catalog.open_logs()
-        offsets_partitions = next(each.partitions for each in catalog.topics() if each.name == GROUP_OFFSETS)
+        offsets_partitions = catalog.state.topics[GROUP_OFFSETS].partitions
         store = GroupStore(catalog, partition_count=offsets_partitions, now_ms=now_ms)
         markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
         level = catalog.state.transaction_version

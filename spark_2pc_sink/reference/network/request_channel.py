@@ -173,8 +173,9 @@ class RequestChannel:
             if not self._failed:
                 await self._answer(call)
 
-    async def finish(self) -> None:
-        while self._produces:
+    async def finish(self, *, ahead_max: int = 0) -> None:
+        """Wait until at most this many Produce requests are in progress."""
+        while self._produces and (self._produces[0].done() or len(self._produces) > ahead_max):
             await _done(self._produces[0])
             self._produces.popleft()
 
@@ -241,9 +242,7 @@ class RequestChannel:
             self._reading = None
 
     async def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
-        while self._produces and (self._produces[0].done() or len(self._produces) >= PRODUCES_AHEAD_MAX):
-            await _done(self._produces[0])
-            self._produces.popleft()
+        await self.finish(ahead_max=PRODUCES_AHEAD_MAX - 1)
         if self._appended is not None:
             await self._appended.wait()
         appended = self._appended = asyncio.Event()

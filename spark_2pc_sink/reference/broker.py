@@ -79,7 +79,7 @@ async def _serve(
         ending.push_async_callback(catalog.close)
         await catalog.ensure_internal_topics()
         await catalog.open_logs()
-        offsets_partitions = next(each.partitions for each in catalog.topics() if each.name == GROUP_OFFSETS)
+        offsets_partitions = catalog.state.topics[GROUP_OFFSETS].partitions
         store = GroupStore(catalog, partition_count=offsets_partitions, now_ms=now_ms)
         markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
         level = catalog.state.transaction_version
@@ -104,8 +104,7 @@ async def _serve(
         ]
         handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
         dispatcher = Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})
-        access_of = access_by_acls(properties, lambda: catalog.state.acls)
-        server = SocketServer(dispatcher, properties, access_of=access_of)
+        server = SocketServer(dispatcher, properties, access_of=access_by_acls(properties, lambda: catalog.state.acls))
         transactions.start()
         ending.push_async_callback(transactions.stop)
         groups.start()

@@ -148,7 +148,7 @@ def run_job(
         JobError: it failed; the text contains the end of its output.
         DeadlineError: it did not finish in time.
     """
-    status, output = _run([sys.executable, *map(str, (script, *arguments))], environment, deadline_s)
+    status, output = _run(script, (script, *arguments), environment, deadline_s)
     if status:
         raise JobError(f"{script} ended with status {status}. Its output ends:\n{output[-_TAIL_CHARACTERS:]}")
     return output
@@ -186,9 +186,8 @@ class CrashAt:
             DeadlineError: it did not reach the step in time.
         """
         name = step if isinstance(step, str) else step.name
-        killing = ["-m", "spark_2pc_sink.testing.killed_job", name, str(times)]
-        command = [sys.executable, *killing, *map(str, (script, *arguments))]
-        status, output = _run(command, self.environment, deadline_s)
+        killing = ("-m", "spark_2pc_sink.testing.killed_job", name, times)
+        status, output = _run(script, (*killing, script, *arguments), self.environment, deadline_s)
         if status != -signal.SIGKILL:
             raise JobError(
                 f"{script} ended with status {status} before its sink had reached {name} {times} times. Its "
@@ -196,11 +195,16 @@ class CrashAt:
             )
 
 
-def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: float) -> tuple[int, str]:
+def _run(
+    script: str | os.PathLike[str],
+    arguments: Iterable[object],
+    environment: Mapping[str, str] | None,
+    deadline_s: float,
+) -> tuple[int, str]:
     # A file: Spark's Java process may hold a pipe open after the job has ended.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, *map(str, arguments)],
             env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -223,11 +227,8 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
         printed = output.read().decode(errors="replace")
     if status is None:
         tail = printed[-_TAIL_CHARACTERS:]
-        raise DeadlineError(f"{Path(command[-1]).name} did not end within {deadline_s} s. Its output ends:\n{tail}")
+        raise DeadlineError(f"{Path(script).name} did not end within {deadline_s} s. Its output ends:\n{tail}")
     return status, printed
-
-
-_PARTITIONS: Final = 4
 
 
 class DualWriteStack:
@@ -251,7 +252,7 @@ class DualWriteStack:
         self.topic: str = name
         self.transactional_id: str = name
         self._postgres = postgres
-        kafka.create_topic(self.topic, partitions=_PARTITIONS)
+        kafka.create_topic(self.topic, partitions=4)
         self.database: str = postgres.create_database(name)
         self.kafka: dict[str, str] = {"bootstrap.servers": kafka.bootstrap}
         self.environment: dict[str, str] = {
@@ -288,9 +289,8 @@ class DualWriteStack:
         deadline_s: float = JOB_DEADLINE_S,
     ) -> str:
         """`run_job` with the variables of this stack."""
-        return run_job(
-            script, *arguments, environment={**self.environment, **(environment or {})}, deadline_s=deadline_s
-        )
+        environment = {**self.environment, **(environment or {})}
+        return run_job(script, *arguments, environment=environment, deadline_s=deadline_s)
 
     def crash_at(self) -> CrashAt:
         """A `CrashAt` with the variables of this stack."""

@@ -50,6 +50,7 @@ class LocalBroker(LocalServer):
     also ends it and removes its data.
 
     Attributes:
+        bootstrap: its address, for ``bootstrap.servers``.
         properties: broker properties, by Kafka's names; read at the first start.
     """
 
@@ -59,20 +60,16 @@ class LocalBroker(LocalServer):
         self.two_phase_commit = two_phase_commit
         self.node_id = node_id
         self.port: int = free_port()
+        self.bootstrap: str = f"127.0.0.1:{self.port}"
         self._proxied_port, self._proxy_port = free_port(), free_port()
         self.properties: dict[str, str] = {
             **SMALL,
             "node.id": str(node_id),
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxied_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxy_port}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},PROXIED://127.0.0.1:{self._proxied_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},PROXIED://127.0.0.1:{self._proxy_port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
             **(TWO_PHASE_COMMIT if two_phase_commit else {}),
         }
-
-    @property
-    def bootstrap(self) -> str:
-        """Its address, for ``bootstrap.servers``."""
-        return f"127.0.0.1:{self.port}"
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this broker, not yet started; a client that bootstraps from it never bypasses it.
@@ -232,6 +229,7 @@ class KafkaBroker(LocalBroker):
         if transaction_version and not self._has_levels:
             raise CapabilityError(f"Kafka 3 in {folder} supports only transaction.version 0, not {transaction_version}")
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
+        self._data, self._configuration = self._directory / "data", self._directory / "server.properties"
         logging = f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}"
         self._java = [str(java_home / "bin" / "java"), *jvm_options, *shared, logging, "-cp", classpath]
         self.cluster_id: str = _random_id()
@@ -284,14 +282,6 @@ class KafkaBroker(LocalBroker):
     def formatted(self) -> bool:
         """True when it has storage."""
         return self._data.exists()
-
-    @property
-    def _data(self) -> Path:
-        return self._directory / "data"
-
-    @property
-    def _configuration(self) -> Path:
-        return self._directory / "server.properties"
 
     def _command(self) -> list[str]:
         self.format()

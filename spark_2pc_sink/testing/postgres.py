@@ -66,6 +66,7 @@ class PostgresServer(LocalServer):
         user = run_as()
         self.binaries: Path = readable_binaries(binaries or find_binaries(), user)
         super().__init__("PostgreSQL", prefix="spark-2pc-postgres-", user=user)
+        self._data = self._directory / "data"
         if user is not None:
             os.chown(self._directory, *user)
 
@@ -106,10 +107,6 @@ class PostgresServer(LocalServer):
             with connection.cursor() as cursor:
                 cursor.execute(statement)
                 return list(cursor.fetchall()) if cursor.description else []
-
-    @property
-    def _data(self) -> Path:
-        return self._directory / "data"
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
         return psycopg2.connect(self.connection_string(database), connect_timeout=5)

@@ -159,7 +159,6 @@ def _is_free(port: int) -> bool:
 #: A start takes up to four seconds; the rest is for a machine under load.
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
-_READY_INTERVAL_S = 0.02
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
 #: A thread in disk wait stops only after it. A process with a gigabyte of memory takes a tenth of a second to end; the
@@ -173,8 +172,6 @@ _STILL = frozenset("Tt") | _ENDED
 _PARENT, _GROUP, _SESSION = 1, 2, 3
 #: The reaper gives servers two seconds to end gracefully.
 _REAPER_DEADLINE_S = 10.0
-
-_REAPER = Path(__file__).with_name("reaper.py")
 
 
 class _Reaper:
@@ -203,7 +200,7 @@ class _Reaper:
         # After a fork the pipe is the parent's, whose servers must not depend on the child's end.
         if self._process is None or self._owner != os.getpid():
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_REAPER)],
+                [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
                 stdin=subprocess.PIPE,
                 # Not inherited: readers of our output until its end must not wait for the reaper too.
                 stdout=subprocess.DEVNULL,
@@ -382,7 +379,7 @@ class LocalServer(Lifetime):
             self.check_alive()
             return self._serves()
 
-        if not poll_until(serves, deadline_s=deadline_s, interval_s=_READY_INTERVAL_S):
+        if not poll_until(serves, deadline_s=deadline_s):
             raise ServerError(f"{self._name} was not ready within {deadline_s} s. Its log ends:\n{self.log_tail()}")
 
     def check_alive(self) -> None:
@@ -548,10 +545,8 @@ def java_version(home: Path) -> int | None:
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
-    answer = subprocess.run(
-        [java, "-version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False
-    )
-    found = re.search(r'version "(\d+)', answer.stderr)
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False)
+    found = re.search(r'version "(\d+)', done.stderr)
     return int(found.group(1)) if found else None
 
 

@@ -28,12 +28,9 @@ class SparkCluster(Lifetime):
         self._workers = workers
         self._room = ("--cores", str(cores), "--memory", memory)
         self._port = free_port()
+        #: Its URL, for ``spark.master``.
+        self.master: str = f"spark://127.0.0.1:{self._port}"
         self._processes: list[ServerProcess] = []
-
-    @property
-    def master(self) -> str:
-        """Its URL, for ``spark.master``."""
-        return f"spark://127.0.0.1:{self._port}"
 
     @property
     def worker_pids(self) -> list[int]:

@@ -56,6 +56,8 @@ class TcpProxy(Lifetime):
     def __init__(self, *, target_port: int, port: int | None = None) -> None:
         self.target_port = target_port
         self.port: int = port if port is not None else free_port()
+        #: ``127.0.0.1:port``, for clients.
+        self.address: str = f"127.0.0.1:{self.port}"
         #: Number of answers lost by :meth:`lose_answer`.
         self.answers_lost: int = 0
         self._links: list[_Link] = []
@@ -68,11 +70,6 @@ class TcpProxy(Lifetime):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flowing, self._stopped = asyncio.Event(), asyncio.Event()
         self._flowing.set()
-
-    @property
-    def address(self) -> str:
-        """``127.0.0.1:port``, for clients."""
-        return f"127.0.0.1:{self.port}"
 
     @property
     def connections(self) -> int:

@@ -73,8 +73,7 @@ def read_topic(
         }
     )
     try:
-        bounds = _bounds(consumer, topic, begun_s, deadline_s)
-        records = _read(consumer, topic, bounds, begun_s, deadline_s)
+        records = _read(consumer, topic, _bounds(consumer, topic, begun_s, deadline_s), begun_s, deadline_s)
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition, record.offset))

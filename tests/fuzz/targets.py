@@ -26,7 +26,7 @@ from spark_2pc_sink.reference.groups.store import decode_group, decode_offset
 from spark_2pc_sink.reference.internal_topics import TransactionLogKey, TransactionLogValue, decode, decode_value
 from spark_2pc_sink.reference.metadata.catalog_state import read_checked
 from spark_2pc_sink.reference.network.connection import RequestReader
-from spark_2pc_sink.reference.network.sasl import PlainExchange, SaslRefusedError, ScramExchange
+from spark_2pc_sink.reference.network.sasl import SaslRefusedError, ScramExchange, evaluate_plain
 from spark_2pc_sink.reference.protocol import REQUESTS, read_head, read_request
 from spark_2pc_sink.reference.storage.batches import BatchError, decode_records, inspect, read_marker
 from spark_2pc_sink.reference.storage.files import MemoryStore
@@ -163,10 +163,10 @@ def internal_records(data: bytes) -> None:
 
 def logins(data: bytes) -> None:
     """SASL messages of a client that knows no password."""
-    for exchange in (PlainExchange(_USERS), ScramExchange(_USERS, "SCRAM-SHA-256")):
+    for evaluate in (partial(evaluate_plain, _USERS), ScramExchange(_USERS, "SCRAM-SHA-256").evaluate):
         with suppress(SaslRefusedError):
             for message in data.split(b"\xff"):
-                _, user = exchange.evaluate(message)
+                _, user = evaluate(message)
                 assert user is None or b"secret" in data
 
 

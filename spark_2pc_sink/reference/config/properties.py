@@ -78,55 +78,50 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Endpoint(NamedTuple):
-    """One ``NAME://HOST:PORT``; an empty host is every interface, and port 0 lets the system choose."""
+class Listener(NamedTuple):
+    """One ``NAME://HOST:PORT`` and its protocol; its address in Metadata is the bound one unless ``advertised``.
+
+    An empty host is every interface, and port 0 lets the system choose.
+    """
 
     name: str
     host: str
     port: int
-
-
-class Listener(NamedTuple):
-    """Address and protocol of a listener; its address in Metadata is the bound one unless ``advertised``."""
-
-    endpoint: Endpoint
     protocol: SecurityProtocol
-    advertised: tuple[str, int] | None = None
+    advertised: tuple[str, int] | None
 
 
-def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
-    endpoints: dict[str, Endpoint] = {}
+def parse_endpoints(text: str, *, option: str) -> dict[str, tuple[str, int]]:
+    endpoints: dict[str, tuple[str, int]] = {}
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())
         if match is None or int(match["port"]) > _PORT_MAX or match["name"].upper() in endpoints:
             remedy = "pass 'PLAINTEXT://127.0.0.1:9092'; put an IPv6 address in square brackets"
             raise refused(option, text, "must be a list of NAME://HOST:PORT, each name once", remedy)
-        name = match["name"].upper()
-        endpoints[name] = Endpoint(name, match["host"].strip("[]"), int(match["port"]))
-    return tuple(endpoints.values())
+        endpoints[match["name"].upper()] = match["host"].strip("[]"), int(match["port"])
+    return endpoints
 
 
 def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str) -> tuple[Listener, ...]:
     endpoints = parse_endpoints(listeners, option="listeners")
     option = "advertised.listeners"
-    public = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
-    for name in public.keys() - {each.name for each in endpoints}:
+    public = {} if advertised is None else parse_endpoints(advertised, option=option)
+    for name in public.keys() - endpoints.keys():
         rule = f"{name} is not the name of a listener"
-        raise refused(option, advertised, rule, f"the listeners are {', '.join(each.name for each in endpoints)}")
+        raise refused(option, advertised, rule, f"the listeners are {', '.join(endpoints)}")
     protocols = _parse_protocol_map(protocol_map)
     found = []
-    for endpoint in endpoints:
-        name, own = endpoint.name, public.get(endpoint.name)
+    for name, bound in endpoints.items():
         if name not in protocols:
             remedy = f"name the listener as one of {', '.join(protocols)}, or add {name}:PROTOCOL"
             raise refused(_PROTOCOL_MAP, name, "must have a protocol for each listener", remedy)
-        _, host, port = own or endpoint
+        host, port = public.get(name, bound)
         if host in _EVERY_INTERFACE:
             rule = "clients cannot connect to an address that means every interface"
             remedy = f"give {name}://HOST:PORT with a host that clients can reach"
             value = f"{name}://{address_text(host, port)}"
             raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
-        found.append(Listener(endpoint, protocols[name], None if own is None else (host, port)))
+        found.append(Listener(name, *bound, protocols[name], public.get(name)))
     return tuple(found)
 
 
@@ -203,15 +198,9 @@ FIXED: Final[dict[str, FixedProperty]] = {
 #: Names that users are likely to try, letters and digits only, to the supported alternative.
 KNOWN_ELSEWHERE: Final[dict[str, str]] = {
     "brokerid": "node.id",
-    "logdir": "--data-dir",
-    "logdirs": "--data-dir",
-    "metadatalogdir": "--data-dir",
-    "host": "listeners",
-    "port": "listeners",
-    "logretentionhours": "log.retention.ms",
-    "logretentionminutes": "log.retention.ms",
-    "securityinterbrokerprotocol": "listeners",
-    "interbrokerlistenername": "listeners",
+    **dict.fromkeys(("logdir", "logdirs", "metadatalogdir"), "--data-dir"),
+    **dict.fromkeys(("host", "port", "securityinterbrokerprotocol", "interbrokerlistenername"), "listeners"),
+    **dict.fromkeys(("logretentionhours", "logretentionminutes"), "log.retention.ms"),
 }
 
 
@@ -364,7 +353,7 @@ class BrokerProperties:
         )
 
     def users_of(self, listener: Listener) -> Users:
-        return dict(self.users).get(listener.endpoint.name, Users())
+        return dict(self.users).get(listener.name, Users())
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -376,9 +365,7 @@ class BrokerProperties:
 
 
 #: Kafka's name of a property to the field that holds it.
-ROWS: Final[dict[str, Field[Any]]] = {
-    shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).dotted
-}
+ROWS: Final = {shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).dotted}
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
@@ -455,7 +442,7 @@ def _check_all_take_effect(properties: BrokerProperties) -> None:
         remedy = "set unstable.api.versions.enable=true, or leave it out"
         _refuse(properties, "transaction.keep.prepared.enable", rule, remedy)
     listening = properties.listening
-    wanting = {each.endpoint.name for each in listening if each.protocol.has_sasl}
+    wanting = {each.name for each in listening if each.protocol.has_sasl}
     for name in sorted(wanting ^ dict(properties.users).keys()):
         option = f"listener.name.{name.lower()}.plain.sasl.jaas.config"
         if name in wanting:

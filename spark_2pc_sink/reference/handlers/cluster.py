@@ -20,11 +20,10 @@ from kafka.protocol.admin import DescribeClusterResponse, UpdateFeaturesResponse
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, unified
+from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, random_id, unified
 from spark_2pc_sink.reference.protocol import ApiVersionsResponse, Handler, RequestContext, handlers_of, serves
 from spark_2pc_sink.wire.api_versions import Api
 
@@ -63,9 +62,6 @@ MALFORMED: Final = (
 )
 
 TRANSACTION_VERSION: Final = "transaction.version"
-METADATA_VERSION: Final = "metadata.version"
-#: ``metadata.version`` of Kafka 4.4.0.
-_METADATA_LEVEL: Final = 33
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _NEEDS_TYPE: Final = (
     "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
@@ -148,7 +144,7 @@ class ClusterHandlers:
         if len(names) > names_max:
             _log.warning("Metadata names %d missing topics; creating %d of them", len(missing), names_max)
         try:
-            await self._catalog.create_topics(names[:names_max], partitions)
+            await self._catalog.create_topics(Topic(name, random_id(), partitions) for name in names[:names_max])
         except OSError as error:
             _log.warning("could not create %d topics named by Metadata: %s", len(names[:names_max]), error)
 
@@ -220,13 +216,11 @@ class ClusterHandlers:
         return UpdateFeaturesResponse(error_message=None, results=results)
 
     def _fault(self, name: str, level: int, upgrade_type: int) -> str | None:
-        now = finalized_levels(self._catalog.state.transaction_version).get(name, 0)
-        controller = f"Local controller {self._catalog.node_id}"
-        properties = self._catalog.properties
-        supported = supported_levels(properties)
-        lowest, highest = supported.get(name, (0, 0))
+        controller, supported = f"Local controller {self._catalog.node_id}", _features(self._catalog)
+        lowest, highest, now = supported.get(name, (0, 0, 0))
         # A setting must not lose its effect while the node runs; without effect it is refused at the start too.
-        keeps = properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest
+        keeping_enabled = self._catalog.properties.transaction_keep_prepared_enable
+        keeps = keeping_enabled and name == TRANSACTION_VERSION and level < highest
         keeping = f"transaction.keep.prepared.enable needs level {highest}"
         known_type = upgrade_type in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}
         faults = (
@@ -257,6 +251,7 @@ class ApiVersionsHandlers:
         """
         if refusal := self._refusal(context.version, request):
             return ApiVersionsResponse(error_code=refusal)
+        features = _features(self._catalog)
         return ApiVersionsResponse(
             api_keys=[
                 ApiVersionsResponse.ApiVersion(
@@ -266,13 +261,13 @@ class ApiVersionsHandlers:
             ],
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in supported_levels(self._catalog.properties).items()
+                for name, (lowest, highest, _) in features.items()
                 if lowest > 0 or context.version >= _LEVEL_ZERO_VERSION
             ],
             finalized_features_epoch=self._catalog.features_epoch,
             finalized_features=[
                 ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in finalized_levels(self._catalog.state.transaction_version).items()
+                for name, (_, _, level) in features.items()
                 if level > 0
             ],
         )
@@ -340,11 +335,7 @@ def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code,
     return (Code.NONE, "NONE") if allows else denied
 
 
-def supported_levels(properties: BrokerProperties) -> dict[str, tuple[int, int]]:
-    """The lowest and highest levels; as in Kafka 4.4.0, except for features of APIs that the server lacks."""
-    highest = properties.transaction_keep_prepared_version
-    return {"kraft.version": (0, 1), METADATA_VERSION: (7, _METADATA_LEVEL), TRANSACTION_VERSION: (0, highest)}
-
-
-def finalized_levels(transaction_version: int) -> dict[str, int]:
-    return {"kraft.version": 0, METADATA_VERSION: _METADATA_LEVEL, TRANSACTION_VERSION: transaction_version}
+def _features(catalog: Catalog) -> dict[str, tuple[int, int, int]]:
+    """Lowest, highest and finalized levels, as in Kafka 4.4.0 but without features of APIs that the server lacks."""
+    highest, level = catalog.properties.transaction_keep_prepared_version, catalog.state.transaction_version
+    return {"kraft.version": (0, 1, 0), "metadata.version": (7, 33, 33), TRANSACTION_VERSION: (0, highest, level)}

@@ -210,9 +210,8 @@ def _check_form(resource: Any, *, count: int) -> None:
         (kind in _OTHER_TYPES, f"The server has no configs of {_OTHER_TYPES.get(kind)}."),
         (kind not in {_TOPIC, _BROKER}, f"Unknown resource type {kind}"),
     )
-    for found, text in faults:
-        if found:
-            raise RefusedError(Code.INVALID_REQUEST, text)
+    if text := next((text for found, text in faults if found), None):
+        raise RefusedError(Code.INVALID_REQUEST, text)
     if any(config.config_operation not in {_SET, _DELETE, _APPEND, _SUBTRACT} for config in resource.configs):
         raise RefusedError(Code.UNKNOWN_SERVER_ERROR)  # Kafka has a null pointer error here
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -82,7 +83,21 @@ class GroupHandlers:
         """Answered when the join phase ends."""
         answer = members.JoinAnswer(code=_refusal(context, request.group_id))
         if not answer.code:
-            answer = await self._groups.join(request.group_id, _join_request(context, request))
+            has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
+            timeout_ms = request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms
+            wanted = members.JoinRequest(
+                ticket=None,
+                version=context.version,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                client_id=context.client_id or "",
+                client_host=context.client_host,
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=max(timeout_ms, 0),
+                protocol_type=request.protocol_type,
+                protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
+            )
+            answer = await self._groups.join(request.group_id, wanted)
         return consumer.JoinGroupResponse(
             error_code=answer.code,
             generation_id=answer.generation,
@@ -282,7 +297,7 @@ class GroupHandlers:
         self, context: RequestContext, operation: AclOperation, topic: Any, *, by_id: bool
     ) -> tuple[str, UUID | None, Code]:
         topic_id = topic.topic_id if by_id else None
-        name, refusal = find_topic(self._catalog, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
+        name, refusal = find_topic(self._catalog, context, operation, topic.name, topic_id, by_id=by_id)
         return name, topic_id, refusal
 
     def _offsets(self, accepted: Iterable[_Accepted]) -> dict[OffsetKey, OffsetValue]:
@@ -330,13 +345,10 @@ class GroupHandlers:
     ) -> tuple[Code, list[Any]]:
         if refusal := _refusal(context, group_id, AclOperation.DESCRIBE):
             return refusal, []
-        by_id = context.version >= _TOPIC_ID_VERSION
+        find = partial(self._find, context, AclOperation.DESCRIBE, by_id=context.version >= _TOPIC_ID_VERSION)
         asked = keys = None
         if topics is not None:
-            describe = AclOperation.DESCRIBE
-            asked = [
-                (*self._find(context, describe, each, by_id=by_id), list(each.partition_indexes)) for each in topics
-            ]
+            asked = [(*find(each), list(each.partition_indexes)) for each in topics]
             keys = [OffsetKey(group_id, name, at) for name, _, code, indexes in asked if not code for at in indexes]
         table = self._store.offsets(group_id)
         committed = table.of_group(group_id)
@@ -416,24 +428,7 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetc
 
 
 def _refusal(context: RequestContext, group_id: str, operation: AclOperation = AclOperation.READ) -> Code:
-    allows = context.access.allows(operation, Resource.GROUP, group_id)
-    return Code.NONE if allows else Code.GROUP_AUTHORIZATION_FAILED
-
-
-def _join_request(context: RequestContext, request: Any) -> members.JoinRequest:
-    has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
-    return members.JoinRequest(
-        ticket=None,
-        version=context.version,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        client_id=context.client_id or "",
-        client_host=context.client_host,
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=max(request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms, 0),
-        protocol_type=request.protocol_type,
-        protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
-    )
+    return Code.NONE if context.access.allows(operation, Resource.GROUP, group_id) else Code.GROUP_AUTHORIZATION_FAILED
 
 
 def _described(group: members.Group) -> Any:

@@ -28,7 +28,6 @@ from spark_2pc_sink.reference.log.partition_log import (
     OffsetOutOfRangeError,
     PartitionLog,
 )
-from spark_2pc_sink.reference.log.producer_state import ProducerEntry
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol import RequestContext, serves
@@ -99,9 +98,7 @@ class PartitionHandlers:
 
     def _locate(self, context: RequestContext, named: Any) -> list[_Read]:
         by_id = context.version >= _TOPIC_ID_VERSION
-        name, refusal = find_topic(
-            self._catalog, context, AclOperation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
-        )
+        name, refusal = find_topic(self._catalog, context, AclOperation.READ, named.topic, named.topic_id, by_id=by_id)
         reads = []
         for each in named.partitions:
             known = refusal or self._catalog.log(name, each.partition) is not None
@@ -240,7 +237,19 @@ class PartitionHandlers:
                 if isinstance(log, Code):
                     row.error_code = log
                 else:
-                    row.active_producers = [_producer(each) for each in log.producers()]
+                    row.active_producers = [
+                        _Producers.ProducerState(
+                            producer_id=each.producer_id,
+                            producer_epoch=each.epoch,
+                            last_sequence=each.last_sequence,
+                            last_timestamp=each.last_timestamp_ms,
+                            coordinator_epoch=each.coordinator_epoch,
+                            current_txn_start_offset=NO_OFFSET
+                            if each.txn_start_offset is None
+                            else each.txn_start_offset,
+                        )
+                        for each in log.producers()
+                    ]
                 rows.append(row)
             topics.append(_ProducersTopic(name=topic.name, partitions=rows))
         return DescribeProducersResponse(topics=topics)
@@ -297,14 +306,3 @@ async def _find_offset(log: PartitionLog, timestamp: int, isolation: Isolation) 
     if timestamp == _MAX_TIMESTAMP:
         return await log.offset_of_max_timestamp(isolation)
     return await log.offset_for_timestamp(timestamp, isolation)
-
-
-def _producer(found: ProducerEntry) -> Any:
-    return _Producers.ProducerState(
-        producer_id=found.producer_id,
-        producer_epoch=found.epoch,
-        last_sequence=found.last_sequence,
-        last_timestamp=found.last_timestamp_ms,
-        coordinator_epoch=found.coordinator_epoch,
-        current_txn_start_offset=NO_OFFSET if found.txn_start_offset is None else found.txn_start_offset,
-    )

@@ -33,7 +33,6 @@ from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, B
 
 #: Records of a refused batch that are reported; Kafka reports all, and its clients show three.
 RECORD_ERRORS_MAX: Final = 1000
-_KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
 
 
 class RefusedRecords(NamedTuple):
@@ -59,7 +58,7 @@ def find_refused(
     try:
         for position, record in enumerate(decode_records(bytes(records), header)):
             if settings.compacted and record.key is None:
-                text = f"{_KEYLESS} {place}"
+                text = f"Compacted topic cannot accept message without key in topic partition {place}"
             elif record.timestamp_ms > latest_ms:
                 out_of_range = True
                 text = (
@@ -147,13 +146,6 @@ class _Write:
     def code(self, code: int) -> None:
         self.answer.error_code = code
 
-    def refuse(self, refused: RefusedRecords) -> None:
-        self.code, self.answer.error_message = refused.code, refused.message
-        self.answer.record_errors = [
-            _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
-            for position, text in refused.records
-        ]
-
     @property
     def found(self) -> tuple[PartitionLog, BatchHeader] | None:
         return None if self.code or self.log is None or self.header is None else (self.log, self.header)
@@ -177,7 +169,7 @@ class ProduceHandlers:
             (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data
         ]
         writes = [write for _, found in topics for write in found]
-        transactional = [write for write in writes if write.header is not None and write.header.transactional]
+        transactional = any(write.header is not None and write.header.transactional for write in writes)
         tid, kind = request.transactional_id, Resource.TRANSACTIONAL_ID
         if transactional and (tid is None or not context.access.allows(AclOperation.WRITE, kind, tid)):
             _refuse(writes, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -189,7 +181,8 @@ class ProduceHandlers:
             for write in writes:
                 if write.found and not write.late_code:
                     write.refused = await self._inspected(write, *write.found)
-            await self._verify(version, request.transactional_id, transactional, writes)
+            if transactional:
+                await self._verify(version, tid, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
             for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
@@ -210,9 +203,7 @@ class ProduceHandlers:
     def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:
         """Find the logs; a topic's code takes precedence over a batch's error."""
         by_id = context.version >= _TOPIC_ID_VERSION
-        name, refusal = find_topic(
-            self._catalog, context, AclOperation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
-        )
+        name, refusal = find_topic(self._catalog, context, AclOperation.WRITE, named.name, named.topic_id, by_id=by_id)
         if refusal:
             _refuse(writes, refusal)
             return
@@ -222,11 +213,9 @@ class ProduceHandlers:
             if write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    async def _verify(
-        self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
-    ) -> None:
+    async def _verify(self, version: int, transactional_id: str | None, writes: list[_Write]) -> None:
         """Ask the coordinator, once, about all partitions that are new to the transaction."""
-        found = [(write, *write.found) for write in transactional if write.found]
+        found = [(write, *each) for write in writes if (each := write.found) is not None and each[1].transactional]
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
@@ -287,13 +276,16 @@ class ProduceHandlers:
             if topic is not None and topic.internal and not internal_allowed:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
-            pair = Pair(header.producer_id, header.producer_epoch)
-            if header.transactional and self._verification.is_sealed(pair):
+            if header.transactional and self._verification.is_sealed(Pair(header.producer_id, header.producer_epoch)):
                 write.code = Code.INVALID_PRODUCER_EPOCH
             elif write.late_code:
                 write.code = write.late_code
             elif write.refused is not None:
-                write.refuse(write.refused)
+                write.code, write.answer.error_message = write.refused.code, write.refused.message
+                write.answer.record_errors = [
+                    _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
+                    for position, text in write.refused.records
+                ]
             else:
                 done = log.append(write.records, header, guard=write.guard, now_ms=now_ms)
                 write.code = done.code

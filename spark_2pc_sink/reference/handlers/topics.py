@@ -25,7 +25,7 @@ from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, colliding, name_fault, random_id
+from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, name_fault, random_id, unified
 from spark_2pc_sink.reference.protocol import RefusedError, RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
@@ -52,7 +52,7 @@ _Value = TypeVar("_Value")
 
 
 def find_topic(
-    catalog: Catalog, context: RequestContext, operation: AclOperation, *, name: str, topic_id: UUID | None, by_id: bool
+    catalog: Catalog, context: RequestContext, operation: AclOperation, name: str, topic_id: UUID | None, *, by_id: bool
 ) -> tuple[str, Code]:
     """A topic's name, and why all its partitions are refused, or NONE: those of an unknown name are only not found."""
     if by_id:
@@ -64,8 +64,7 @@ def find_topic(
 
 
 def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -> Code:
-    allowed = context.access.allows(operation, Resource.TOPIC, name)
-    return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
+    return Code.NONE if context.access.allows(operation, Resource.TOPIC, name) else Code.TOPIC_AUTHORIZATION_FAILED
 
 
 def find_log(catalog: Catalog, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
@@ -125,7 +124,8 @@ class TopicHandlers:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         if self._catalog.topic(asked.name) is not None:
             raise _exists(asked.name)
-        other = colliding(asked.name, (topic.name for topic in self._catalog.topics()))
+        own = unified(asked.name)
+        other = next((topic.name for topic in self._catalog.topics() if unified(topic.name) == own), None)
         fault = name_fault(asked.name) or (other and f"Topic '{asked.name}' collides with existing topic: {other}")
         if fault:
             raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
@@ -198,18 +198,15 @@ class TopicHandlers:
         twice = {topic.name: topic.id for topic in map(self._catalog.topic, named) if topic and topic.id in by_id}
         refusal = RefusedError(Code.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
         results += [_refused(_Deleted, refusal, name=name, topic_id=each) for name, each in twice.items()]
-        for topic_id in by_id:
-            if topic_id not in twice.values():
-                results.append(await self._delete_by_id(access, topic_id))
-        for name in named:
-            if name not in twice:
-                topic = self._catalog.topic(name)
-                seen = _may(access, AclOperation.DESCRIBE, name)
-                if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
-                    results.append(_refused(_Deleted, _UNKNOWN if seen and topic is None else _DENIED, name=name))
-                else:
-                    results.append(await self._delete(topic))
+        results += [await self._delete_by_id(access, each) for each in by_id if each not in twice.values()]
+        results += [await self._delete_by_name(access, name) for name in named if name not in twice]
         return DeleteTopicsResponse(responses=results)
+
+    async def _delete_by_name(self, access: Access, name: str) -> Any:
+        topic, seen = self._catalog.topic(name), _may(access, AclOperation.DESCRIBE, name)
+        if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
+            return _refused(_Deleted, _UNKNOWN if seen and topic is None else _DENIED, name=name)
+        return await self._delete(topic)
 
     async def _delete_by_id(self, access: Access, topic_id: UUID) -> Any:
         topic = self._catalog.topic_by_id(topic_id)

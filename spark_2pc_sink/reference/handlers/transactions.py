@@ -125,10 +125,8 @@ class TransactionHandlers:
 
     @serves(Api.DESCRIBE_TRANSACTIONS, 0, 0)
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
-        state, access = self._service.state, context.access
-        described = [
-            _description(name, describe_transaction(state, name, access)) for name in request.transactional_ids
-        ]
+        names, state = request.transactional_ids, self._service.state
+        described = [_description(name, describe_transaction(state, name, context.access)) for name in names]
         return admin.DescribeTransactionsResponse(transaction_states=described)
 
     @serves(Api.LIST_TRANSACTIONS, 0, 2)
@@ -165,8 +163,7 @@ class TransactionHandlers:
 
 
 def _client(context: RequestContext, request: Any, *, prefix: str = "") -> dict[str, Any]:
-    names = ("transactional_id", "producer_id", "producer_epoch")
-    given = {name: getattr(request, prefix + name) for name in names}
+    given = {name: getattr(request, prefix + name) for name in ("transactional_id", "producer_id", "producer_epoch")}
     return {**given, "version": context.version, "access": context.access}
 
 

@@ -132,10 +132,13 @@ class Catalog:
     ) -> Topic | None:
         """Create a topic whose name and configs have been validated; None if the name is taken."""
         topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
-        return topic if await self._create([topic]) else None
+        return topic if (await self.create_topics([topic])).get(name) is topic else None
 
-    async def create_topics(self, names: Iterable[str], partitions: int) -> None:
-        await self._create([Topic(name, random_id(), partitions, {}) for name in names])
+    async def create_topics(self, topics: Iterable[Topic]) -> Mapping[str, Topic]:
+        """Create topics in one change, except those whose name is taken; returns all topics."""
+        new = {topic.name: topic for topic in topics}
+        # The first gives the order, the last the values: existing topics stay as they are.
+        return (await self._change(lambda now: replace(now, topics={**now.topics, **new, **now.topics}))).topics
 
     async def ensure_internal_topics(self) -> None:
         """Create the coordinators' missing topics; existing ones keep their number of partitions.
@@ -144,19 +147,15 @@ class Catalog:
         find their partitions.
         """
         rows = internal_topics(self.properties)
-        await self._create([Topic(name, random_id(), partitions, configs) for name, partitions, configs in rows])
+        await self.create_topics(Topic(name, random_id(), partitions, configs) for name, partitions, configs in rows)
 
     async def delete_topic(self, name: str) -> Topic | None:
         """Delete a topic with its records, and return its last state; None if it does not exist."""
         return await asyncio.shield(asyncio.ensure_future(self._delete(name)))
 
-    async def add_partitions(self, name: str, partitions: int) -> Topic | None:
-        """Increase a topic's partitions to ``partitions`` in all; None if it is gone or already has as many."""
-
-        def grown(topic: Topic) -> Topic | None:
-            return replace(topic, partitions=partitions) if topic.partitions < partitions else None
-
-        return await self._alter(name, grown)
+    async def add_partitions(self, name: str, count: int) -> Topic | None:
+        """Increase a topic's partitions to ``count`` in all; None if it is gone or already has as many."""
+        return await self._alter(name, lambda now: replace(now, partitions=count) if now.partitions < count else None)
 
     async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
         """Change a topic's configs by ``alter`` in its turn; open logs apply them. None if the topic is gone."""
@@ -249,26 +248,17 @@ class Catalog:
             if log.topic in topics and log.high_watermark
         }
 
-    async def _create(self, topics: Iterable[Topic]) -> list[Topic]:
-        return await self._put(lambda now: [topic for topic in topics if topic.name not in now])
-
     async def _alter(self, name: str, alter: Callable[[Topic], Topic | None]) -> Topic | None:
-        def altered(now: Mapping[str, Topic]) -> list[Topic]:
-            found = alter(now[name]) if name in now else None
-            return [] if found is None else [found]
-
-        return next(iter(await self._put(altered)), None)
-
-    async def _put(self, topics_of: Callable[[Mapping[str, Topic]], list[Topic]]) -> list[Topic]:
-        """Add or replace the topics that ``topics_of`` makes from the current ones, and return them."""
-        made: list[Topic] = []
+        """Replace a topic by what ``alter`` makes; None if the topic is gone or ``alter`` returned None."""
+        altered: Topic | None = None
 
         def change(state: CatalogState) -> CatalogState:
-            made.extend(topics_of(state.topics))
-            return replace(state, topics={**state.topics, **{topic.name: topic for topic in made}})
+            nonlocal altered
+            altered = alter(state.topics[name]) if name in state.topics else None
+            return state if altered is None else replace(state, topics={**state.topics, name: altered})
 
         await self._change(change)
-        return made
+        return altered
 
     async def _change(self, change: Callable[[CatalogState], CatalogState]) -> CatalogState:
         async def change_in_turn() -> CatalogState:

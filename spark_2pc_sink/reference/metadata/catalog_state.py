@@ -54,8 +54,6 @@ CLUSTER_METADATA: Final = "__cluster_metadata"
 NAME_LENGTH_MAX: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
-_COORDINATOR_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
-
 
 @dataclass(frozen=True)
 class Topic:
@@ -74,7 +72,7 @@ class Topic:
     @property
     def is_coordinator_topic(self) -> bool:
         """True for the topics of this server's own coordinators: they cannot be deleted or given more partitions."""
-        return self.name in _COORDINATOR_TOPICS
+        return self.name in {TRANSACTION_STATE, GROUP_OFFSETS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +113,8 @@ def name_fault(name: str) -> str | None:
     return f"Topic name is invalid: {fault}"
 
 
-def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """An existing topic whose metrics would collide with those of the new one: there, '.' and '_' are the same."""
-    return next((other for other in existing if other != name and unified(other) == unified(name)), None)
-
-
 def unified(name: str) -> str:
-    """A topic's name as its metrics have it."""
+    """A topic's name as its metrics have it, where '.' and '_' are the same: two such topics would collide."""
     return name.replace(".", "_")
 
 
@@ -168,11 +161,10 @@ def read_state(document: bytes) -> CatalogState:
         found = read_checked(document)
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, only {_FORMAT_VERSION} is supported")
-        topics = [_topic(row) for row in found["topics"]]
         return CatalogState(
             **{name: found[name] for name in _PLAIN},
-            topics={topic.name: topic for topic in topics},
-            removing=tuple(_topic(row) for row in found["removing"]),
+            topics={topic.name: topic for topic in map(_topic, found["topics"])},
+            removing=tuple(map(_topic, found["removing"])),
             acls=tuple(Acl(**row) for row in found["acls"]),
         )
     except KeyError as error:
@@ -194,7 +186,6 @@ def _topic(row: dict[str, Any]) -> Topic:
 #: Topic id and partition to the offset after the last record.
 LogEnds: TypeAlias = Mapping[tuple[uuid.UUID, int], int]
 
-_LOCK: Final = ".lock"
 _CATALOG: Final = "catalog.json"
 #: Kafka writes it into its own directories.
 _META: Final = "meta.properties"
@@ -212,7 +203,7 @@ class DataDirectory:
         self.path: Path = path.absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise self._refused(f"cannot be used: {error.strerror}", "name a directory that can be written") from error
         try:

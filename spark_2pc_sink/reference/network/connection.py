@@ -150,13 +150,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = False
         self._active_s = self._loop.time()
         self._unsent_bytes = 0
-        self._arrival: asyncio.Future[None] | None = None
-        self._drain: asyncio.Future[None] | None = None
+        self._arrived, self._writable = asyncio.Event(), asyncio.Event()
+        self._writable.set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._admitted = False
         self._failed = False
-
-    # --- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, because uvloop's transports are not a subclass.
@@ -199,7 +197,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ended or self._is_far_ahead():
             self._transport.pause_reading()
         if self._frames or self._ended:
-            self._wake()
+            self._arrived.set()
 
     def eof_received(self) -> bool:
         """The client has stopped sending. Finish its requests, except for reads.
@@ -208,7 +206,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         self._ended = True
         self._channel.client_gone()
-        self._wake()
+        self._arrived.set()
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - resets are not reported
@@ -218,19 +216,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._admitted:
             self._channel.client_gone()
         self._server.closed(self)
-        self._wake()
+        self._arrived.set()
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        self._drain = self._drain or self._loop.create_future()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         self._active_s = self._loop.time()
-        drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
-
-    # --- requests ---------------------------------------------------------------------------------------------------
+        self._writable.set()
 
     async def _serve(self) -> None:
         try:
@@ -254,10 +248,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             # Give other connections a turn between two requests that do not wait.
             await asyncio.sleep(0)
         while not self._frames and not self._ended:
-            self._arrival = self._loop.create_future()
-            await self._arrival
-        while self._frames and self._drain is not None:
-            await self._drain
+            self._arrived.clear()
+            await self._arrived.wait()
+        while self._frames and not self._writable.is_set():
+            await self._writable.wait()
         if not self._frames:
             return None
         frame = self._frames.popleft()
@@ -277,8 +271,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.write(body)
         self._active_s = self._loop.time()
 
-    # --- its end ----------------------------------------------------------------------------------------------------
-
     def stop(self) -> None:
         """Finish the request in progress, then close; later requests are dropped."""
         self._channel.client_gone()
@@ -290,13 +282,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     @property
-    def buffered_bytes(self) -> int:
-        return self._frame_bytes + self._reader.buffered_bytes + self._transport.get_write_buffer_size()
-
-    @property
     def request_bytes(self) -> int:
         """Memory used by this connection's requests: received, waiting, and in progress."""
-        in_progress = len(self._carried_out or b"") + (self._channel.produce_bytes if self._admitted else 0)
+        in_progress = len(self._carried_out or b"") + self._channel.produce_bytes
         return self._frame_bytes + self._reader.buffered_bytes + in_progress
 
     def _fail(self, error: Exception) -> None:
@@ -317,7 +305,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._frames.clear()
         self._frame_bytes = 0
-        self._wake()
+        self._arrived.set()
 
     def _close(self) -> None:
         if not self._transport.is_closing():
@@ -346,11 +334,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _is_far_ahead(self) -> bool:
         return len(self._frames) >= REQUESTS_AHEAD_MAX or self._frame_bytes >= BYTES_AHEAD_MAX
 
-    def _wake(self) -> None:
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None and not arrival.done():
-            arrival.set_result(None)
-
 
 #: Time for the TLS handshake, which a client starts at once.
 TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
@@ -363,9 +346,7 @@ class SocketServer:
         self._dispatcher = dispatcher
         self.properties = properties
         self._access_of = access_of
-        self._listening = properties.listening
-        wants_tls = any(each.protocol.has_tls for each in self._listening)
-        self._tls = server_context(properties) if wants_tls else None
+        self._tls = server_context(properties) if any(each.protocol.has_tls for each in properties.listening) else None
         self._servers: list[asyncio.Server] = []
         self.connections: set[ClientConnection] = set()
         self._serving: dict[asyncio.Task[None], ClientConnection] = {}
@@ -377,7 +358,7 @@ class SocketServer:
 
     async def start(self) -> None:
         try:
-            for listener in self._listening:
+            for listener in self.properties.listening:
                 await self._bind(listener)
         except OSError:
             await self.stop(deadline_s=0)
@@ -420,12 +401,11 @@ class SocketServer:
             self._emptied.set_result(None)
 
     async def _bind(self, listener: Listener) -> None:
-        contexts: list[ListenerContext] = []  # made below: its connections must know the actual port
-        tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
+        tls = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(contexts[0], self),
-            listener.endpoint.host or None,
-            listener.endpoint.port,
+            lambda: ClientConnection(context, self),
+            listener.host or None,
+            listener.port,
             backlog=self.properties.socket_listen_backlog_size,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_DEADLINE_S,
@@ -434,14 +414,13 @@ class SocketServer:
         self._servers.append(server)
         host, port = server.sockets[0].getsockname()[:2]
         self.addresses.append((host, port))
-        public_host, public_port = listener.advertised or (listener.endpoint.host, 0)
-        contexts.append(
-            ListenerContext(
-                dispatcher=self._dispatcher,
-                access_of=self._access_of,
-                metrics=self.metrics,
-                advertised=(public_host, public_port or port),
-                users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
-                properties=self.properties,
-            )
+        public_host, public_port = listener.advertised or (listener.host, 0)
+        # Connections need the actual port, and there is none before `start_serving`.
+        context: ListenerContext = ListenerContext(
+            dispatcher=self._dispatcher,
+            access_of=self._access_of,
+            metrics=self.metrics,
+            advertised=(public_host, public_port or port),
+            users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
+            properties=self.properties,
         )

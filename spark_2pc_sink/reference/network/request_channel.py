@@ -41,12 +41,10 @@ RELEASED_INIT_VERSION: Final = 5
 
 
 def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, Handler]:
-    """All handlers by API, with their offered versions."""
     joined = {api: handler for family in families for api, handler in family.items()}
     newest = joined.get(Api.INIT_PRODUCER_ID)
     if newest is not None and not unstable_versions:
-        version_max = min(newest.version_max, RELEASED_INIT_VERSION)
-        joined[Api.INIT_PRODUCER_ID] = replace(newest, version_max=version_max)
+        joined[Api.INIT_PRODUCER_ID] = replace(newest, version_max=min(newest.version_max, RELEASED_INIT_VERSION))
     return joined
 
 
@@ -146,7 +144,7 @@ class RequestChannel:
         self._send = send
         self._fail = fail
         self._produces: deque[asyncio.Task[None]] = deque()
-        self._appended: asyncio.Future[None] | None = None
+        self._appended: asyncio.Event | None = None
         self._reading: asyncio.Task[Reply | None] | None = None
         self.produce_bytes: int = 0
         self._gone = False
@@ -175,8 +173,9 @@ class RequestChannel:
             if not self._failed:
                 await self._answer(call)
 
-    async def finish(self) -> None:
-        while self._produces:
+    async def finish(self, *, ahead_max: int = 0) -> None:
+        """Wait until at most this many Produce requests are in progress."""
+        while self._produces and (self._produces[0].done() or len(self._produces) > ahead_max):
             await _done(self._produces[0])
             self._produces.popleft()
 
@@ -243,15 +242,12 @@ class RequestChannel:
             self._reading = None
 
     async def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
-        while self._produces and (self._produces[0].done() or len(self._produces) >= PRODUCES_AHEAD_MAX):
-            await _done(self._produces[0])
-            self._produces.popleft()
+        await self.finish(ahead_max=PRODUCES_AHEAD_MAX - 1)
         if self._appended is not None:
-            await self._appended
-        appended = self._appended = asyncio.get_running_loop().create_future()
-        context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
-        previous = self._produces[-1] if self._produces else None
-        task = asyncio.ensure_future(self._produce(call, context, previous))
+            await self._appended.wait()
+        appended = self._appended = asyncio.Event()
+        context = self._context(call, appended.set)
+        task = asyncio.ensure_future(self._produce(call, context, self._produces[-1] if self._produces else None))
         self.produce_bytes += frame_bytes
 
         def finished(_: object) -> None:

@@ -16,7 +16,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
@@ -41,30 +42,23 @@ _REFUSED: Final = "Authentication failed: Invalid username or password"
 _OTHER_ID: Final = "Authentication failed: Client requested an authorization id that is different from username"
 
 
-class PlainExchange:
-    """The messages of one login, as `ScramExchange`."""
-
-    def __init__(self, users: Users) -> None:
-        self._users = users
-
-    def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """Answer one client message: the reply, and the user's name once the exchange is complete."""
-        parts = message.split(b"\x00")
-        if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
-            raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
-        try:
-            authorization_id, user, password = (part.decode() for part in parts)
-        except UnicodeDecodeError:
-            raise SaslRefusedError(_REFUSED) from None
-        if not user or not password:
-            raise SaslRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
-        # Compared for unknown users too, so that timing does not reveal whether a user exists; no password is empty.
-        expected = self._users.passwords.get(user, "")
-        if not hmac.compare_digest(expected.encode(), password.encode()):
-            raise SaslRefusedError(_REFUSED)
-        if authorization_id not in {"", user}:
-            raise SaslRefusedError(_OTHER_ID)
-        return b"", user
+def evaluate_plain(users: Users, message: bytes) -> tuple[bytes, str | None]:
+    """Answer the one message of a PLAIN login: the reply, and the user's name."""
+    parts = message.split(b"\x00")
+    if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
+        raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+    try:
+        authorization_id, user, password = (part.decode() for part in parts)
+    except UnicodeDecodeError:
+        raise SaslRefusedError(_REFUSED) from None
+    if not user or not password:
+        raise SaslRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
+    # Compared for unknown users too, so that timing does not reveal whether a user exists; no password is empty.
+    if not hmac.compare_digest(users.passwords.get(user, "").encode(), password.encode()):
+        raise SaslRefusedError(_REFUSED)
+    if authorization_id not in {"", user}:
+        raise SaslRefusedError(_OTHER_ID)
+    return b"", user
 
 
 #: The hash function of each mechanism, by hashlib's name.
@@ -104,10 +98,11 @@ class _FirstMessages(NamedTuple):
 class ScramExchange:
     def __init__(self, users: Users, mechanism: str) -> None:
         self._users = users
-        self._mechanism = mechanism
+        self._mechanism, self._hash = mechanism, _HASHES[mechanism]
         self._first: _FirstMessages | None = None
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """Answer one client message: the reply, and the user's name once the exchange is complete."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
@@ -127,8 +122,7 @@ class ScramExchange:
         credential = _credential(self._mechanism, user, password)
         nonce = found["nonce"] + secrets.token_hex(_SALT_BYTES)
         answer = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={ITERATIONS}"
-        messages = f"{found['bare']},{answer}"
-        self._first = _FirstMessages(user, credential, found["header"].encode(), nonce, messages)
+        self._first = _FirstMessages(user, credential, found["header"].encode(), nonce, f"{found['bare']},{answer}")
         return answer.encode()
 
     def _evaluate_final(self, text: str, first: _FirstMessages) -> bytes:
@@ -141,17 +135,14 @@ class ScramExchange:
         if found["nonce"] != first.nonce or channel != first.channel:
             raise self._refused("the second message does not continue the first")
         authenticated = f"{first.messages},{found['without_proof']}".encode()
-        client_signature = self._hmac(first.credential.stored_key, authenticated)
+        client_signature = hmac.digest(first.credential.stored_key, authenticated, self._hash)
         if len(proof) != len(client_signature):
             raise self._refused("the proof has the wrong length")
         client_key = bytes(one ^ other for one, other in zip(proof, client_signature, strict=True))
-        stored_key = hashlib.new(_HASHES[self._mechanism], client_key).digest()
+        stored_key = hashlib.new(self._hash, client_key).digest()
         if not hmac.compare_digest(stored_key, first.credential.stored_key):
             raise self._refused("the password does not match")
-        return b"v=" + base64.b64encode(self._hmac(first.credential.server_key, authenticated))
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, _HASHES[self._mechanism])
+        return b"v=" + base64.b64encode(hmac.digest(first.credential.server_key, authenticated, self._hash))
 
     def _refused(self, reason: str) -> SaslRefusedError:
         """As in Kafka's SaslServerAuthenticator, the client gets no more detail (KIP-152)."""
@@ -170,8 +161,8 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
 class Login:
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
-        self._mechanisms = mechanisms
-        self._exchange: PlainExchange | ScramExchange = PlainExchange(users)
+        self._mechanisms = list(mechanisms)
+        self._evaluate: Callable[[bytes], tuple[bytes, str | None]] = partial(evaluate_plain, users)
         self._expected: tuple[Api, ...] = (Api.API_VERSIONS, Api.SASL_HANDSHAKE)
 
     def api_versions_requested(self) -> None:
@@ -188,7 +179,7 @@ class Login:
             response, refused = self._handshake(request.body.mechanism)
         else:
             try:
-                answer, user = self._exchange.evaluate(request.body.auth_bytes)
+                answer, user = self._evaluate(request.body.auth_bytes)
                 response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
             except SaslRefusedError as error:
                 refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
@@ -197,13 +188,14 @@ class Login:
         return reply, None if user is None else f"User:{user}", refused
 
     def _handshake(self, mechanism: str) -> tuple[Any, str | None]:
-        mechanisms = list(self._mechanisms)
-        if mechanism not in mechanisms:
-            response = SaslHandshakeResponse(error_code=Code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+        response = SaslHandshakeResponse(error_code=Code.NONE, mechanisms=self._mechanisms)
+        if mechanism not in self._mechanisms:
+            response.error_code = Code.UNSUPPORTED_SASL_MECHANISM
             return response, f"the mechanism {mechanism!r} is not enabled"
-        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
+        if mechanism != PLAIN:
+            self._evaluate = ScramExchange(self._users, mechanism).evaluate
         self._expected = (Api.SASL_AUTHENTICATE,)
-        return SaslHandshakeResponse(error_code=Code.NONE, mechanisms=mechanisms), None
+        return response, None
 
     def _check(self, api: Api) -> None:
         if api not in self._expected:

@@ -77,8 +77,8 @@ def test_a_job_that_does_not_reach_the_step_is_an_error(script: str) -> None:
 def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
-    with pytest.raises(DeadlineError, match="did not end within") as raised:
-        run_job(path, deadline_s=1.0)
+    with pytest.raises(DeadlineError, match=r"job\.py did not end within") as raised:
+        run_job(path, "argument", deadline_s=1.0)
     pid = int(str(raised.value).splitlines()[-1])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

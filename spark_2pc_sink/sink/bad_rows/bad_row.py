@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -208,8 +208,7 @@ def pack_rows(names: Any, rows: bytes) -> bytes:
         stream.write_batch(names)
     packed.write(_ROW_BYTES.pack(len(rows)))
     packed.write(rows)
-    content: bytes = packed.getvalue().to_pybytes()
-    return content
+    return bytes(packed.getvalue())
 
 
 def unpack_rows(content: memoryview) -> Iterator[tuple[Any, bytes]]:
@@ -269,16 +268,13 @@ def try_again(
 
     A row may refer to one that arrived after it.
     """
-    while refused:
+    before = None
+    while len(refused) != before:
+        before = len(refused)
         again = ((row, attempt(row)) for row, _ in refused)
-        still = [(row, refusal) for row, refusal in again if refusal is not None]
-        if len(still) == len(refused):
-            return still
-        refused = still
+        refused = [(row, refusal) for row, refusal in again if refusal is not None]
     return refused
 
-
-# --- the sift of a table ---------------------------------------------------------------------------------------------
 
 _COLUMNS: Final = struct.Struct("!h")
 _LENGTH: Final = struct.Struct("!i")
@@ -297,17 +293,10 @@ class SiftedPart:
     def __len__(self) -> int:
         return int(self.names.num_rows)
 
-    @property
-    def winners(self) -> list[int]:
-        """The positions of rows that are not superseded."""
-        winners: list[int] = np.flatnonzero(self.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
-        return winners
-
-    def between(self, start: int, stop: int) -> list[memoryview]:
+    def between(self, start: int, stop: int) -> memoryview:
         """The COPY bytes of the rows from ``start`` to below ``stop``."""
-        if (start, stop) == (0, len(self)):
-            return [self._rows]
-        return [self._rows[self._begins[start] : self._begins[stop]]]
+        whole = (start, stop) == (0, len(self))
+        return self._rows if whole else self._rows[self._begins[start] : self._begins[stop]]
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
         """A copy of some of the rows, which does not keep the others in memory."""
@@ -370,7 +359,7 @@ class TableSift:
         Raises:
             DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
         """
-        winners = part.winners
+        winners = np.flatnonzero(part.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
         if len(winners) < len(part):
             unreadable = set(self._find(part, write=False))
             part = part.only([row for row in winners if row not in unreadable])
@@ -379,29 +368,26 @@ class TableSift:
     def finish(self) -> None:
         """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
         if not self.too_many:
-            self._refused = try_again(self._refused, lambda part: self._try(part.between(0, 1), 1, write=True))
+            self._refused = try_again(self._refused, lambda part: self._try(part, 0, 1, write=True))
 
     def _find(self, part: SiftedPart, *, write: bool) -> list[int]:
         """Record the refused rows of a part; returns their positions in it."""
-        found = find_refused(
-            len(part),
-            lambda start, stop: self._try(part.between(start, stop), stop - start, write=write),
-            most=self._most - len(self._refused),
-        )
+        attempt = partial(self._try, part, write=write)
+        found = find_refused(len(part), attempt, most=self._most - len(self._refused))
         self._refused += [(part.only([row]), error) for row, error in found]
         return [row for row, _ in found]
 
-    def _try(self, pieces: Sequence[CopyBytes], count: int, *, write: bool) -> ConstraintError | None:
+    def _try(self, part: SiftedPart, start: int, stop: int, *, write: bool) -> ConstraintError | None:
         """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
         with closing(self._connection.connection.cursor()) as cursor:
             cursor.execute("SAVEPOINT _2pc_sift")
             try:
                 rows = self._table(self._connection)
-                rows.copy(pieces)
+                rows.copy([part.between(start, stop)])
                 if write:
                     rows.delete()
                     rows.write()
-                    rows.finish(count)
+                    rows.finish(stop - start)
                 rows.forget()
             except ConstraintError as refusal:
                 cursor.execute("ROLLBACK TO SAVEPOINT _2pc_sift; RELEASE SAVEPOINT _2pc_sift")

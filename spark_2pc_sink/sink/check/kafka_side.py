@@ -256,8 +256,19 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         yield Finding("brokers", "problem", kafka.problem, remedy)
         return
     yield Finding("brokers", "ok", f"connected to {counted(kafka.brokers, 'broker')} of cluster {kafka.cluster_id}")
-    yield _transaction_version(options.kafka, kafka)
-    yield _id(options, kafka)
+    level, name = kafka.transaction_version, options.transactional_id
+    if level >= 2:  # noqa: PLR2004 - the level is the name
+        yield Finding("transaction.version", "ok", f"{level}: each transaction has its own epoch (KIP-890)")
+    else:
+        remedy = _tool(options.kafka, "features", "upgrade", "--feature", "transaction.version=2")
+        text = f"{level}: only the markers in the log show how a transaction ended, as long as they are retained"
+        yield Finding("transaction.version", "warning", text, remedy)
+    if kafka.id_allowed:
+        yield Finding("transactional id", "ok", f"this user may write {name}")
+    else:
+        text = f"this user may not write {name}, or not even describe it"
+        remedy = _acl(options.kafka, ("--transactional-id", name), "Write")
+        yield Finding("transactional id", "problem", text, remedy)
     yield _end_of_transactions(options, kafka)
     if kafka.trial is not None:
         yield _trial(options, kafka.trial)
@@ -283,23 +294,6 @@ def _acl(kafka: KafkaOptions, resource: Sequence[str], *operations: str) -> str:
     anonymous = "ANONYMOUS" if kafka.security_protocol == "PLAINTEXT" else "NAME"
     to = ("--add", "--allow-principal", f"User:{kafka.sasl_username or anonymous}")
     return _tool(kafka, "acls", *to, *resource, *(word for each in operations for word in ("--operation", each)))
-
-
-def _transaction_version(options: KafkaOptions, kafka: KafkaFacts) -> Finding:
-    level = kafka.transaction_version
-    if level >= 2:  # noqa: PLR2004 - the level is the name
-        return Finding("transaction.version", "ok", f"{level}: each transaction has its own epoch (KIP-890)")
-    remedy = _tool(options, "features", "upgrade", "--feature", "transaction.version=2")
-    text = f"{level}: only the markers in the log show how a transaction ended, as long as they are retained"
-    return Finding("transaction.version", "warning", text, remedy)
-
-
-def _id(options: SinkOptions, kafka: KafkaFacts) -> Finding:
-    subject, name = "transactional id", options.transactional_id
-    if kafka.id_allowed:
-        return Finding(subject, "ok", f"this user may write {name}")
-    text = f"this user may not write {name}, or not even describe it"
-    return Finding(subject, "problem", text, _acl(options.kafka, ("--transactional-id", name), "Write"))
 
 
 def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:

@@ -91,7 +91,10 @@ class Topics:
         if topic not in self.known:
             if self.ask is None:
                 raise BatchRetryError(reason=f"topic {topic!r} is not among the topics of this attempt")
-            self.known[topic] = _read_answer(self.ask(topic.encode()))
+            found = json.loads(self.ask(topic.encode()))
+            if "rule" in found:
+                raise TopicRefusedError(**found)
+            self.known[topic] = TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))
         return self.known[topic]
 
 
@@ -100,10 +103,3 @@ def write_answer(found: TopicFacts | TopicRefusedError) -> bytes:
     if isinstance(found, TopicRefusedError):
         return json.dumps({"rule": found.rule, "remedy": found.remedy}).encode()
     return json.dumps(asdict(found)).encode()
-
-
-def _read_answer(answer: bytes) -> TopicFacts:
-    found = json.loads(answer)
-    if "rule" in found:
-        raise TopicRefusedError(**found)
-    return TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))

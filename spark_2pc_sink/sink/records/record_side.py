@@ -218,8 +218,7 @@ class RecordForwarder:
     def _facts_of(self, topic: str) -> TopicFacts | TopicRefusedError:
         if topic in self._topics.facts:
             return self._topics.facts[topic]
-        fault = "it is the sink's dead-letter topic" if topic == self._topics.dead_letters else None
-        fault = fault or name_fault(topic)
+        fault = "it is the sink's dead-letter topic" if topic == self._topics.dead_letters else name_fault(topic)
         if fault is not None:
             return TopicRefusedError(fault, "Correct the expression that makes the column")
         cluster = self._connections.cluster()
@@ -292,13 +291,7 @@ def dead_letter_records(
     """The records of the bad rows of a batch, in the order of their identities: partition and content.
 
     A value has the columns of the table as JSON, except the time of the decision: records are built before it.
-
-    Args:
-        rows: each identity once.
-        batch: the table's columns that name the batch.
-        table: the dead-letter table, as SQL spells it.
-        partition_count: partitions of the topic.
-        bytes_max: maximum bytes of one record, uncompressed; a larger one is sent without its row.
+    ``batch`` has those that name the batch. A record of more than ``bytes_max``, uncompressed, is sent without its row.
     """
     without_row = _json({"row": None, "row_left_out": f"the row is in table {table}"})
     records = []
@@ -371,8 +364,7 @@ class DeadLetterTopic:
         """
         if self.name is None:
             return
-        fault = name_fault(self.name)
-        if fault is not None:
+        if (fault := name_fault(self.name)) is not None:
             raise self._refused(fault, "name another topic")
         self._topics.counts([self.name])
         allowed = self._topics.limits(self.name).message_bytes_max

@@ -185,9 +185,16 @@ def plan_columns(
     keys = _unique_key(rows.keys, names, target)
     columns = []
     for name, column in targets.items():
+        spark_type = types[name]
+        storage, (expression, arrow) = storage_of(spark_type, column), in_arrow(quoted(name), spark_type, column)
+        if storage is None or arrow is None:
+            rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
+            raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql[name]))
+        if is_json(spark_type, column):
+            _check_json(name, spark_type, source_sql[name])
         # A row may carry no value for an unchanged column; PostgreSQL rejects an actual null.
         nullable = name in (rows.unchanged_when or ()) or (column.nullable and name not in keys)
-        columns.append(_planned(name, types[name], target, column, nullable=nullable, source_sql=source_sql[name]))
+        columns.append(PlannedColumn(name, expression, arrow, nullable, storage, column))
     plan = ColumnPlan(
         table=target.table,
         columns=tuple(columns),
@@ -199,9 +206,6 @@ def plan_columns(
     if keys:
         _check_updated(plan, target)
     return plan
-
-
-# --- names and keys ----------------------------------------------------------------------------------------------
 
 
 def _target_columns(
@@ -330,21 +334,6 @@ def _late_by(rows: Rows, order: DataType | None, target: TargetTable, source_sql
 
 def _refused_order(rule: str, remedy: str) -> ConfigurationError:
     return refused("upsert_late_rows", "keep_newer", rule, f"{remedy}; or leave it at upsert_late_rows='replace'")
-
-
-# --- types -------------------------------------------------------------------------------------------------------
-
-
-def _planned(
-    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, nullable: bool, source_sql: str
-) -> PlannedColumn:
-    storage, (expression, arrow) = storage_of(spark_type, column), in_arrow(quoted(name), spark_type, column)
-    if storage is None or arrow is None:
-        rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
-        raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql))
-    if is_json(spark_type, column):
-        _check_json(name, spark_type, source_sql)
-    return PlannedColumn(name, expression, arrow, nullable, storage, column)
 
 
 def order_column(spark_type: DataType) -> tuple[Any, str]:

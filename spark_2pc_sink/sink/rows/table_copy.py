@@ -208,7 +208,9 @@ class TableRows(ABC):
         self._cursor = utf8_connection(connection).cursor()
         self._plan = plan
         self._into = collects or plan.table
-        self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
+        # Staging table for rows some of whose columns are copied as text.
+        self._texts = TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
+        self._copy_statement = copy_statement(self._texts if plan.casts else self._into, plan.copied_names)
         self.copied: int = 0
         with refused_rows(plan.table):
             try:
@@ -223,7 +225,7 @@ class TableRows(ABC):
                 raise altered_error(f"column {changed}")
             if plan.casts:
                 columns = ", ".join(f"{quote_identifier(each.name)} {each.copied_type}" for each in plan.copied)
-                self._cursor.execute(f"CREATE TEMPORARY TABLE {_texts(plan)} ({columns}) ON COMMIT DROP")
+                self._cursor.execute(f"CREATE TEMPORARY TABLE {self._texts} ({columns}) ON COMMIT DROP")
         # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
         self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
@@ -237,9 +239,17 @@ class TableRows(ABC):
         with refused_rows(plan.table, casts=plan.casts):
             copied = copy_rows(self._cursor, self._copy_statement, pieces)
             if plan.casts:
-                self._cursor.execute(_cast_statement(plan, self._into))
+                values = (
+                    f"{quote_identifier(column.name)}{f'::{column.target.stored_type}' if column.storage.cast else ''}"
+                    for column in plan.copied
+                )
+                # Assignment to a column rejects values beyond its length, where a cast would truncate them.
+                self._cursor.execute(
+                    f"INSERT INTO {self._into} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
+                    f"SELECT {', '.join(values)} FROM {self._texts}"
+                )
                 copied = self._cursor.rowcount
-                self._cursor.execute(f"TRUNCATE {_texts(plan)}")
+                self._cursor.execute(f"TRUNCATE {self._texts}")
         self.copied += copied
 
     @abstractmethod
@@ -265,7 +275,7 @@ class TableRows(ABC):
     def forget(self) -> None:
         """Remove auxiliary tables: other rows may follow in the same transaction."""
         if self._plan.casts:
-            self._cursor.execute(f"DROP TABLE {_texts(self._plan)}")
+            self._cursor.execute(f"DROP TABLE {self._texts}")
 
     def _read_tree(self, *, lock: bool) -> TableTree:
         tree = read_tree(self._cursor, self._plan.table, lock=lock)
@@ -316,23 +326,6 @@ class AppendedRows(TableRows):
                 arrived = self._count(query)
             self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
         return WrittenRows(given=rows, written=rows)
-
-
-def _texts(plan: ColumnPlan) -> TableName:
-    """The staging table for rows if some columns are copied as text."""
-    return TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
-
-
-def _cast_statement(plan: ColumnPlan, table: TableName) -> str:
-    """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
-    values = [
-        f"{quote_identifier(column.name)}{f'::{column.target.stored_type}' if column.storage.cast else ''}"
-        for column in plan.copied
-    ]
-    return (
-        f"INSERT INTO {table} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
-        f"SELECT {', '.join(values)} FROM {_texts(plan)}"
-    )
 
 
 def altered_error(what: str) -> BatchRetryError:
@@ -402,7 +395,6 @@ class TableCopy:
         """
         for lane in reversed(self._targets):
             self._table_rows(lane, connection).delete()
-        written = NOTHING_WRITTEN
         for lane in self._targets:
             rows = self._table_rows(lane, connection)
             if lane in self._spilled:
@@ -415,9 +407,8 @@ class TableCopy:
                 reason = f"tasks sent {sent} rows for output {lane}, and the database received {rows.copied}"
                 raise BatchRetryError(reason=reason)
             rows.write()
-        for lane in self._targets:
-            written += self._table_rows(lane, connection).finish(encoded.get(lane, 0))
-        return written
+        written = (self._table_rows(lane, connection).finish(encoded.get(lane, 0)) for lane in self._targets)
+        return sum(written, NOTHING_WRITTEN)
 
     def close(self) -> None:
         """Remove the files of rows that have waited."""

@@ -87,7 +87,6 @@ class BadRow:
     Attributes:
         occurrences: number of rows left out.
         equal_rows: number of equal rows in the whole batch; None if not counted.
-        fingerprint: None if not requested.
     """
 
     identity: str
@@ -231,9 +230,8 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
     costs at most 3n row tries: the whole, its halves, and the halves on the path to the row.
 
     Args:
-        count: number of rows; they are numbered from 0.
-        attempt: tries rows from its first argument to below its second; None if all were accepted and kept, else the
-            refusal, with none of them kept.
+        attempt: tries rows, numbered from 0, from its first argument to below its second; None if all were accepted and
+            kept, else the refusal, with none of them kept.
         most: stop once more rows than this are refused.
     """
     found: list[tuple[int, Refusal]] = []
@@ -293,6 +291,12 @@ class SiftedPart:
     def __len__(self) -> int:
         return int(self.names.num_rows)
 
+    @property
+    def winners(self) -> list[int]:
+        """The positions of rows that are not superseded."""
+        winners: list[int] = np.flatnonzero(self.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
+        return winners
+
     def between(self, start: int, stop: int) -> memoryview:
         """The COPY bytes of the rows from ``start`` to below ``stop``."""
         whole = (start, stop) == (0, len(self))
@@ -318,12 +322,9 @@ class SiftedPart:
 
 
 class TableSift:
-    """Tries the rows of a batch part by part.
+    """Tries the rows of a batch part by part, until more than ``most`` are refused.
 
-    Args:
-        connection: in a transaction that will be rolled back.
-        table: opens the table for the rows of one try.
-        most: stop once more rows than this are refused.
+    ``connection`` is in a transaction that will be rolled back; ``table`` opens the table for the rows of one try.
     """
 
     def __init__(
@@ -352,14 +353,11 @@ class TableSift:
                     self.take(SiftedPart(names, rows))
 
     def take(self, part: SiftedPart) -> None:
-        """Try the rows of a part, and keep the accepted ones.
+        """Try the rows of a part, and keep the accepted ones; raises errors that are not about a single row.
 
         A superseded row only has to be readable by the database: it is never written to the table.
-
-        Raises:
-            DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
         """
-        winners = np.flatnonzero(part.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
+        winners = part.winners
         if len(winners) < len(part):
             unreadable = set(self._find(part, write=False))
             part = part.only([row for row in winners if row not in unreadable])

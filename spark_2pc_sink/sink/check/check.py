@@ -35,9 +35,6 @@ from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_trans
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-# --- PostgreSQL: read-only queries ----------------------------------------------------------------------------------
-
 _SERVER = text(
     "SELECT current_setting('server_version') AS version, current_user AS role, "
     "pg_catalog.pg_is_in_recovery() AS standby, current_setting('transaction_read_only') = 'on' AS read_only, "
@@ -110,9 +107,6 @@ def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
         return Finding(subject, "problem", refusal.rule, refusal.remedy)
     there = letters.exists(connection)
     return Finding(subject, "ok", "it can be written" if there else "it does not exist; the first start creates it")
-
-
-# --- PostgreSQL: findings -------------------------------------------------------------------------------------------
 
 
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
@@ -220,7 +214,6 @@ def check_sink(
     """Check everything that can be checked before the first batch.
 
     Args:
-        options: the sink's options.
         rows: a frame with the schema of a batch; no row is read. None: rows are not compared with the tables.
         spark: the job's session, whose executors are tried. None: they are not.
         timeout_s: seconds for each request to Kafka.

@@ -29,7 +29,6 @@ from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_small
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.framed_request import end_txn_request
-from spark_2pc_sink.wire.messages import ConfigResource
 
 #: Never allocated by a broker: producer ids are counted up from 0, in blocks (KIP-730).
 _UNUSED_PRODUCER: Final = ProducerIdAndEpoch(2**63 - 1, 0)
@@ -157,7 +156,7 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         id_allowed, offers = False, False
     known = _topics(cluster, topics)
     writable = [topic.name for topic in known if TopicRight.WRITE in topic.operations]
-    configs = messages.describe_configs_request(ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
+    configs = messages.describe_configs_request(messages.ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
     answer = cluster.call(configs, cluster.deadline(), node_id=nodes[0])
     return KafkaFacts(
         cluster_id=features.cluster_id,
@@ -184,7 +183,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...
             facts.append(CheckedTopic(name, there=refused, allowed=not refused))
             continue
         asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP, DISKLESS)
-        configs = messages.describe_configs_request(ConfigResource.TOPIC, name, asked)
+        configs = messages.describe_configs_request(messages.ConfigResource.TOPIC, name, asked)
         facts.append(
             CheckedTopic(
                 name,
@@ -221,8 +220,6 @@ def try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[st
         return Trial(problem=str(error))
     return Trial(refused=refused)
 
-
-# --- findings ---------------------------------------------------------------------------------------------------------
 
 #: Kafka's default ``transaction.max.timeout.ms``, used if it cannot be read.
 _MAX_TIMEOUT_MS: Final = 900_000

@@ -109,7 +109,6 @@ class Forwarded:
     """The records acknowledged by the brokers.
 
     Attributes:
-        digest: 128-bit digest of the records.
         written: by partition; those without records are absent.
         record_bytes: compressed bytes of the record batches.
         topic_ids: ids of the topics that have records, as far as the brokers have ids (KIP-516).

@@ -449,10 +449,7 @@ def add_columns(connection: Connection, fields: Sequence[StructField], target: T
     """Add columns, with the types of `create_table_ddl`; each is nullable, because earlier rows lack it.
 
     ALTER TABLE blocks all others from the table until the transaction ends, and waits up to lock_timeout for those that
-    use it. Columns added concurrently by another sink are accepted.
-
-    Raises:
-        ConfigurationError: a type without a counterpart, or the role does not own the table.
+    use it. Columns added concurrently by another sink are accepted. The role must own the table.
     """
     added = (
         f"ADD COLUMN IF NOT EXISTS {quote_identifier(field.name)} {sql_type(field.name, field.dataType)}"

@@ -140,6 +140,9 @@ class KeyedRows(TableRows):
             for row in ("winners", "there")
         )
         self._same_key = f"ROW({winner}) = ROW({there})"
+        # If both a guard of the plan and a trigger may skip rows, those of the guard are counted.
+        guarded = plan.rows.upsert_where is not None or plan.late_by is not None
+        self._counts_skipped = guarded and self._tree.skipping_triggers
         self._deleting = self._deleted = self._written = self._incomplete = 0
         with refused_rows(plan.table):
             self._cursor.execute(_staging_ddl(plan))
@@ -260,12 +263,6 @@ class KeyedRows(TableRows):
                 )
         return updated
 
-    @property
-    def _counts_skipped(self) -> bool:
-        """If both a guard of the plan and a trigger may skip rows, those of the guard are counted."""
-        guarded = self._plan.rows.upsert_where is not None or self._plan.late_by is not None
-        return guarded and self._tree.skipping_triggers
-
     def _check_written(self, tree: TableTree, given: int) -> None:
         """Check that every row is written, or left out for a reason in the plan.
 
@@ -281,9 +278,8 @@ class KeyedRows(TableRows):
             # DO NOTHING does not count existing keys, so every key is looked up.
             self._look_up_keys()
         elif self._tree.skipping_triggers:
-            skipped = 0
-            if self._counts_skipped:
-                skipped = self._count(f"SELECT pg_catalog.current_setting({_SKIPPED})")
+            query = f"SELECT pg_catalog.current_setting({_SKIPPED})"
+            skipped = self._count(query) if self._counts_skipped else 0
             self._refuse_missing(self._count_winners(deleting=False) - skipped, self._written)
         else:
             raise BatchRetryError(reason=f"a partition with triggers was attached to {plan.table} during the batch")

@@ -43,14 +43,12 @@ from spark_2pc_sink.sink.stream.task_stream import FrameKind
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 
-
 #: Signature, flags 0, header extension of 0 bytes.
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 
 #: Bytes passed to psycopg2 at a time: bounds the copies made by it and libpq. Measured with 93 MB, sizes from 8 KiB to
 #: 8 MiB are equally fast, so a size was chosen that has no noticeable memory cost.
 READ_BYTES = 256 * 1024
-
 
 #: COPY bytes of whole rows, in an object with the buffer protocol.
 CopyBytes = Any
@@ -188,16 +186,10 @@ def _detail(error: psycopg2.Error) -> str:
     return "; ".join(" ".join(part.split()) for part in parts if part)
 
 
-# --- the rows of one table -------------------------------------------------------------------------------------
-
-
 class TableRows(ABC):
     """The rows of a batch to be written in the deciding transaction; creating it locks the target as COPY does.
 
     They are copied into the target, or into a table that ``collects`` them.
-
-    Attributes:
-        copied: number of rows that the server has received.
 
     Raises:
         BatchRetryError: the table was altered since it was planned.
@@ -211,6 +203,7 @@ class TableRows(ABC):
         # Staging table for rows some of whose columns are copied as text.
         self._texts = TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
         self._copy_statement = copy_statement(self._texts if plan.casts else self._into, plan.copied_names)
+        #: Number of rows that the server has received.
         self.copied: int = 0
         with refused_rows(plan.table):
             try:
@@ -230,11 +223,7 @@ class TableRows(ABC):
         self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
     def copy(self, pieces: Iterable[CopyBytes]) -> None:
-        """Copy rows; raises what ``pieces`` raises.
-
-        Raises:
-            ConstraintError: the table refused a row. Also in the other methods.
-        """
+        """Copy rows; raises what ``pieces`` raises, and like the other methods a ConstraintError for a refused row."""
         plan = self._plan
         with refused_rows(plan.table, casts=plan.casts):
             copied = copy_rows(self._cursor, self._copy_statement, pieces)
@@ -298,9 +287,8 @@ class TableRows(ABC):
 
     def _refuse_missing(self, given: int, arrived: int) -> None:
         if arrived != given:
-            raise self._refused(
-                f"{given} rows were written and {arrived} arrived: a trigger of the table drops or deletes rows"
-            )
+            reason = "a trigger of the table drops or deletes rows"
+            raise self._refused(f"{given} rows were written and {arrived} arrived: {reason}")
 
     def _refused(self, detail: str) -> ConstraintError:
         return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
@@ -388,10 +376,7 @@ class TableCopy:
 
         Deletions come first, from the last table to the first; then tables are written in order, so that a row exists
         before another one that refers to it. Deferred constraints are checked after all of them. ``encoded`` are the
-        numbers of rows that tasks have sent, by lane.
-
-        Raises:
-            BatchRetryError: the server has received a different number of rows.
+        numbers of rows that tasks have sent, by lane; a BatchRetryError if the server has received others.
         """
         for lane in reversed(self._targets):
             self._table_rows(lane, connection).delete()

@@ -178,11 +178,7 @@ class Sender:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A frame for a consumer, which releases its bytes with `AttemptInput.done`.
-
-    Attributes:
-        batch: of a frame of records.
-    """
+    """A frame for a consumer, which releases its bytes with `AttemptInput.done`; ``batch`` is that of RECORDS."""
 
     sender: Sender
     frame: Frame
@@ -293,10 +289,8 @@ class AttemptInput:
                 newer = known.task_attempt
                 raise StaleTaskError(reason=f"attempt {task_attempt} of task {task} was replaced by attempt {newer}")
             if known is not None and known.committed:
-                error = BatchRetryError(
-                    reason=f"task {task} ran again as attempt {task_attempt}, and what attempt {known.task_attempt} "
-                    "had sent was already being written"
-                )
+                sent = f"what attempt {known.task_attempt} had sent was already being written"
+                error = BatchRetryError(reason=f"task {task} ran again as attempt {task_attempt}, and {sent}")
                 self.fail(error)
                 raise error
             if known is not None:
@@ -385,12 +379,8 @@ class AttemptInput:
             if sender.ended or sender.replaced or self.failure is not None:
                 return
             if sender.committed:
-                self.fail(
-                    BatchRetryError(
-                        reason=f"lost the connection to attempt {sender.task_attempt} of task {sender.task}, and what "
-                        "it had sent was already being written"
-                    )
-                )
+                reason = f"lost the connection to attempt {sender.task_attempt} of task {sender.task}"
+                self.fail(BatchRetryError(reason=f"{reason}, and what it had sent was already being written"))
                 return
             self._drop(sender)
             del self._senders[sender.task]
@@ -488,10 +478,8 @@ class BackgroundTask(threading.Thread):
 def attempt_threads(source: AttemptInput, *tasks: BackgroundTask) -> Iterator[None]:
     """Around the job: the threads that consume the output of an attempt's tasks. None is left running.
 
-    An error of a thread precedes that of the block, which is its consequence.
-
-    Args:
-        source: their input. It is closed when the block ends, and fails when the block fails.
+    ``source`` is their input: it is closed when the block ends, and fails when the block fails. An error of a thread
+    precedes that of the block, which is its consequence.
     """
     try:
         with source.failing():

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -82,11 +82,9 @@ def _reason(error: DataError) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Equal rows of a batch that are left out of every output, with the first refusal.
+    """Equal rows of a batch, of which some ``occurrences`` are left out of every output, with the first refusal.
 
-    Attributes:
-        occurrences: number of rows left out.
-        equal_rows: number of equal rows in the whole batch; None if not counted.
+    ``equal_rows`` is how many the whole batch has; None if not counted.
     """
 
     identity: str
@@ -159,9 +157,7 @@ class BadRows(dict[str, BadRow]):
     def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
         rows = dict(self)
         for found in looked_up:
-            row = rows[found.identity]
-            row = replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
-            rows[found.identity] = row
+            rows[found.identity] = replace(rows[found.identity], **asdict(found))
         return BadRows(rows.values())
 
 

@@ -89,11 +89,10 @@ class DeadLetters:
         if missing:
             rule = f"the table has no column {', '.join(missing)}: it belongs to another application"
             return self._refused(rule, "choose another dead_letter_table")
-        lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
-        if privileges := list(lacking):
-            listed = ", ".join(privileges)
-            remedy = f"have its owner run: GRANT {listed} ON {self._quoted} TO {role}"
-            return self._refused(f"the role may not {listed}", remedy)
+        asked = {"table": self._quoted, "privileges": list(PRIVILEGES)}
+        if lacking := ", ".join(connection.execute(_LACKING, asked).scalars()):
+            remedy = f"have its owner run: GRANT {lacking} ON {self._quoted} TO {role}"
+            return self._refused(f"the role may not {lacking}", remedy)
         return None
 
     def _not_made(self, role: str, *, usable: bool | None) -> ConfigurationError:
@@ -116,11 +115,8 @@ class DeadLetters:
 
     def read(self, batch_id: int) -> BadRows:
         """The bad rows of a decided batch; none if the table does not exist."""
-        columns = self.table.c
-        query = sa.select(
-            *(columns.identity, columns.occurrences, columns.output, columns.reason, columns.sqlstate),
-            sa.cast(columns.row, sa.Text),
-        ).filter_by(**self._key(batch_id))
+        described = self.table.c["identity", "occurrences", "output", "reason", "sqlstate"]
+        query = sa.select(*described, sa.cast(self.table.c.row, sa.Text)).filter_by(**self._key(batch_id))
         with table_transaction(self._database, self._options, "reading the dead-letter table") as connection:
             if not self.exists(connection):
                 return BadRows()

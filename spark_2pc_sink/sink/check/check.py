@@ -102,8 +102,7 @@ def _table(connection: Connection, rows: Rows, role: str) -> Finding:
 
 def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
     subject = f"dead-letter table {letters.table}"
-    refusal = letters.refusal(connection)
-    if refusal is not None:
+    if (refusal := letters.refusal(connection)) is not None:
         return Finding(subject, "problem", refusal.rule, refusal.remedy)
     there = letters.exists(connection)
     return Finding(subject, "ok", "it can be written" if there else "it does not exist; the first start creates it")
@@ -246,7 +245,6 @@ def check_sink(
 
 
 def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
-    """Whether verify will be able to compare the sink's tables."""
     # Local import: a job's check does not need the comparison modules.
     from spark_2pc_sink.verification.table_pairs import expected_refusals  # noqa: PLC0415
 

@@ -39,13 +39,10 @@ _END_VERSION_MAX: Final = 4
 
 
 def may_write(cluster: Cluster, transactional_id: str) -> bool:
-    """Whether this client has WRITE on a transactional id; a running producer of that id is not disturbed.
+    """Whether this client has WRITE on a transactional id; a KafkaError if it may not look up the coordinator.
 
     It asks to end a transaction of a producer id that is never allocated. The coordinator checks the permission first,
-    then rejects the id (``KafkaApis.handleEndTxnRequest``).
-
-    Raises:
-        KafkaError: this client may not look up the coordinator.
+    then rejects the id (``KafkaApis.handleEndTxnRequest``); a running producer of that id is not disturbed.
     """
     request = end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False)
     plain = request._replace(version_max=_END_VERSION_MAX)

@@ -100,7 +100,11 @@ def timestamp_text(column: Any, offsets: Int64Array | None = None) -> Any:
 
 def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
     """Timestamps in a time zone with an offset, and the text of the offset; ``local`` is of `local_time_sql`."""
-    offsets = _numbers(local) - _shifted(_numbers(column))
+    microseconds = _numbers(column)
+    late, early = microseconds > _LOCAL_MICROSECONDS, microseconds < -_LOCAL_MICROSECONDS
+    if late.any() or early.any():
+        microseconds = microseconds - _CYCLE_MICROSECONDS * late + _CYCLE_MICROSECONDS * early
+    offsets = _numbers(local) - microseconds
     by_offset = pa.array(offsets).dictionary_encode()
     texts = [_offset_text(offset // _MICROSECONDS_PER_S) for offset in by_offset.dictionary.to_pylist()]
     return timestamp_text(column, offsets), pa.array(texts, pa.binary()).take(by_offset.indices)
@@ -132,15 +136,6 @@ def _numbers(column: Any) -> Int64Array:
     """The 64 bits of each value; 0 for a null."""
     numbers: Int64Array = column.cast(pa.int64()).fill_null(0).to_numpy()
     return numbers
-
-
-def _shifted(microseconds: Int64Array) -> Int64Array:
-    """As in `local_time_sql`."""
-    late, early = microseconds > _LOCAL_MICROSECONDS, microseconds < -_LOCAL_MICROSECONDS
-    if not late.any() and not early.any():
-        return microseconds
-    shifted: Int64Array = microseconds - _CYCLE_MICROSECONDS * late + _CYCLE_MICROSECONDS * early
-    return shifted
 
 
 def _offset_text(seconds: int) -> bytes:
@@ -324,10 +319,9 @@ def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]
 def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
     """A whole field, null if the first part of its text is."""
     kind = pa.large_binary() if any(pa.types.is_large_binary(part.type) for part in text) else pa.binary()
-    around = [pa.scalar(part, kind) for part in (head, tail, b"")]
-    return pc.binary_join_element_wise(
-        around[0], *(part.cast(kind) for part in text), *around[1:], null_handling="emit_null"
-    )
+    before, after, nothing = (pa.scalar(part, kind) for part in (head, tail, b""))
+    parts = (before, *(part.cast(kind) for part in text), after, nothing)
+    return pc.binary_join_element_wise(*parts, null_handling="emit_null")
 
 
 _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {

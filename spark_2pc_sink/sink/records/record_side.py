@@ -240,10 +240,7 @@ class TopicMetadata:
         self._limits: dict[str, tuple[TopicLimits, float]] = {}
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The number of partitions of each topic, requested again for each batch: it may have grown.
-
-        Raises UnknownTopicError if a topic does not exist.
-        """
+        """Partitions by topic, requested again for each batch, as they may grow; UnknownTopicError if one is missing."""
         return self._cluster.partition_counts(topics)
 
     def id_of(self, topic: str) -> str:
@@ -355,12 +352,7 @@ class DeadLetterTopic:
         return f"DeadLetters({self.name!r})"
 
     def check(self) -> None:
-        """Check that the topic can take dead letters, before the first batch.
-
-        Raises:
-            UnknownTopicError: it does not exist.
-            ConfigurationError: it is one of Kafka's internal topics, or its record limit is too small.
-        """
+        """Check that the topic can take dead letters, before the first batch; UnknownTopicError if it is missing."""
         if self.name is None:
             return
         if (fault := name_fault(self.name)) is not None:
@@ -446,14 +438,13 @@ class RecordSide:
 
     def known_with_ends(self) -> KnownTopics:
         """The same, with the end offsets unless there are many: for a batch whose rows are being collected."""
-        topics = self.known()
-        counts = {topic: facts.partition_count for topic, facts in topics.facts.items()}
-        every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        known = self.known()
+        every = [TopicPartition(name, at) for name, facts in known.facts.items() for at in range(facts.partition_count)]
         if len(every) > _ENDS_MAX:
-            return topics
+            return known
         with self._connections.dropped_on_failure():
             cluster = self._connections.cluster()
-            return replace(topics, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
+            return replace(known, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
 
     def known_after(self, error: DataError) -> KnownTopics:
         """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable."""

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import psycopg2.extensions
 from sqlalchemy import Connection
 
 from jdbc_state.connections import Database
 from spark_2pc_sink.options import Rows, SinkOptions
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
-
-if TYPE_CHECKING:
-    import psycopg2.extensions
 
 
 def identifiers(columns: Iterable[str]) -> str:

@@ -168,15 +168,12 @@ def plan_columns(
     order: DataType | None = None,
     expressions: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
-    """Match the columns of a batch with those of the table.
+    """Match the columns of a batch with those of the table; the first column, or key, that does not match is refused.
 
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
-
-    Raises:
-        ConfigurationError: the first column, or key, that does not match; no data was written.
     """
     types = dict(fields)
     names = list(types)

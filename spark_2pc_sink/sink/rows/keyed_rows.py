@@ -135,10 +135,8 @@ class KeyedRows(TableRows):
         self._key_texts = ", ".join(f"{quote_identifier(key)}::text" for key in plan.upsert_keys)
         # A domain cannot be compared with its base type.
         types = {column.name: column.target.stored_type for column in plan.columns}
-        winner, there = (
-            ", ".join(f"{row}.{quote_identifier(key)}::{types[key]}" for key in plan.upsert_keys)
-            for row in ("winners", "there")
-        )
+        typed = [f"{quote_identifier(key)}::{types[key]}" for key in plan.upsert_keys]
+        winner, there = (", ".join(f"{row}.{key}" for key in typed) for row in ("winners", "there"))
         self._same_key = f"ROW({winner}) = ROW({there})"
         # If both a guard of the plan and a trigger may skip rows, those of the guard are counted.
         guarded = plan.rows.upsert_where is not None or plan.late_by is not None

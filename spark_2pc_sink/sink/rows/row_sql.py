@@ -224,8 +224,7 @@ def dead_letter_json(schema: StructType) -> str:
 
 def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
     """SQL for a value that to_json converts without loss."""
-    text = _BY_TEXT.get(type(kind).__name__)
-    if text is not None:
+    if (text := _BY_TEXT.get(type(kind).__name__)) is not None:
         return text.format(sql)
     element = f"_2pc_{depth}"
     if isinstance(kind, StructType) and kind.fields:

@@ -189,11 +189,8 @@ def _detail(error: psycopg2.Error) -> str:
 class TableRows(ABC):
     """The rows of a batch to be written in the deciding transaction; creating it locks the target as COPY does.
 
-    They are copied into the target, or into a table that ``collects`` them.
-
-    Raises:
-        BatchRetryError: the table was altered since it was planned.
-        ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
+    They are copied into the target, or into a table that ``collects`` them. A BatchRetryError if the table was altered
+    since it was planned; a table that may no longer get rows is refused as by `refuse_unfit`.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan, collects: TableName | None = None) -> None:
@@ -253,12 +250,8 @@ class TableRows(ABC):
     def finish(self, rows: int) -> WrittenRows:
         """Check that all ``rows`` that tasks encoded have arrived, and return the table's counts.
 
-        Deferred constraints are checked now: with several tables, each is written before the first is finished.
-
-        Raises:
-            ConstraintError: the table refused a row, or a trigger dropped one.
-            DuplicateKeyError: a key occurs twice and there is no order, or twice with the greatest. Raised as soon as
-                it is detected, by any method.
+        Deferred constraints are checked now: with several tables, each is written before the first is finished. If a
+        key occurs twice and there is no order, or twice with the greatest, any method may raise a DuplicateKeyError.
         """
 
     def forget(self) -> None:

@@ -215,18 +215,17 @@ def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
 
 
 def _timestamp(_: DataType, column: TargetColumn) -> Storage:
-    checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX),)
-    return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
+    return Storage(checks=(WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX), *_fraction(column)))
 
 
-def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
+def _fraction(column: TargetColumn, unit_digits: int = _MICROSECOND_DIGITS) -> tuple[Check, ...]:
     _, kept = _interval_limits(column)
     return (WholeMultiple(10 ** (unit_digits - kept)),) if kept < _MICROSECOND_DIGITS else ()
 
 
 def _interval(_: DataType, column: TargetColumn) -> Storage | None:
     fields, __ = _interval_limits(column)
-    return Storage(checks=_fraction(column, _MICROSECOND_DIGITS)) if fields & _SECONDS else None
+    return Storage(checks=_fraction(column)) if fields & _SECONDS else None
 
 
 def _interval_limits(column: TargetColumn) -> tuple[int, int]:

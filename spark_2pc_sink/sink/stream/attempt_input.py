@@ -102,17 +102,16 @@ class FrameReader:
         if kind not in _PAYLOAD_BYTES:
             raise _broken(f"frame {self._next_number} has the unknown kind {kind}")
         self._kind = FrameKind(kind)
+        name = self._kind.name
         if (self._kind is FrameKind.HELLO) != (self._next_number == 0):
-            raise _broken(
-                f"frame {self._next_number} is {self._kind.name}: the first frame, and no other, must be HELLO"
-            )
+            raise _broken(f"frame {self._next_number} is {name}: the first frame, and no other, must be HELLO")
         if number != self._next_number:
             raise _broken(f"received frame {number}, expected frame {self._next_number}")
         least, most = _PAYLOAD_BYTES[self._kind]
         if not least <= payload_bytes <= most:
-            raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be {least} to {most}")
+            raise _broken(f"{name} has a payload of {payload_bytes} bytes, which must be {least} to {most}")
         if self._details_bytes > _DETAILS_BYTES_MAX or (self._details_bytes and self._kind is not FrameKind.RECORDS):
-            raise _broken(f"{self._kind.name} has {self._details_bytes} bytes of details")
+            raise _broken(f"{name} has {self._details_bytes} bytes of details")
         self._next_number += 1
         self.frame_bytes = self._details_bytes + payload_bytes
 
@@ -186,11 +185,9 @@ class Released:
 
 
 class AttemptInput:
-    """The output of one attempt's tasks. Thread-safe.
+    """The output of one attempt's tasks, of which ``tasks_at_once`` may run at a time. Thread-safe.
 
-    Args:
-        tasks_at_once: how many tasks may run at a time; determines how much is held back of each.
-        wake: called, with the lock held, when a sender may have got room, or has an answer, or all must end.
+    ``wake`` is called, with the lock held, when a sender may have got room, or has an answer, or all must end.
     """
 
     def __init__(self, bytes_max: int, tasks_at_once: int, wake: Callable[[], None] = lambda: None) -> None:
@@ -444,9 +441,8 @@ _GRACE_S: Final = 1.0
 class BackgroundTask(threading.Thread):
     """Work in parallel with a job; see `attempt_threads`.
 
-    Args:
-        work: the thread's function. It returns when there is no more input, and soon after the input has failed.
-        interrupt: ends the work's current wait; called from another thread, perhaps several times.
+    ``work`` returns when there is no more input, and soon after the input has failed. ``interrupt`` ends its current
+    wait, called from another thread, perhaps several times.
     """
 
     def __init__(self, work: Callable[[], None], name: str, interrupt: Callable[[], None]) -> None:

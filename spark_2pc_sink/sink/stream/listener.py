@@ -420,9 +420,8 @@ class StreamListener:
                         if not other._is_needed():  # noqa: SLF001 - of another object of this class
                             other.close()
                     server = _bound(endpoint)
-                address = StreamAddress(
-                    endpoint.host.strip("[]"), server.getsockname()[1], b"", certificate, self.limits.io_deadline_s
-                )
+                host, port = endpoint.host.strip("[]"), server.getsockname()[1]
+                address = StreamAddress(host, port, b"", certificate, self.limits.io_deadline_s)
                 self._listening = ListenerThread(self, server, tls), address
             return self._listening[1]
 

@@ -92,7 +92,6 @@ END: Final = Frame(FrameKind.END, memoryview(bytes(1)))
 
 
 def packed_details(batch: EncodedBatch) -> bytes:
-    """The details of a RECORDS frame."""
     topic = batch.partition.topic.encode()
     key = b"" if batch.row_key is None else batch.row_key.encode()
     digest = batch.digest.to_bytes(16, "big")

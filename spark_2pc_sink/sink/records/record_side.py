@@ -240,7 +240,7 @@ class TopicMetadata:
         self._limits: dict[str, tuple[TopicLimits, float]] = {}
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Partitions by topic, requested again for each batch, as they may grow; UnknownTopicError if one is missing."""
+        """Partitions by topic, requested again for each batch: they may grow. UnknownTopicError if one is missing."""
         return self._cluster.partition_counts(topics)
 
     def id_of(self, topic: str) -> str:

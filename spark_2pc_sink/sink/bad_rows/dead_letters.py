@@ -32,8 +32,7 @@ _LACKING: Final = sa.text(
     "SELECT wanted FROM unnest(CAST(:privileges AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
 )
-#: Whether the role may create tables in the schema, use the schema, create schemas; the first two are null without it.
-#: And the role.
+#: Whether the role may create tables in the schema, and use it (null without it), and create schemas; and the role.
 _MAY_CREATE: Final = sa.text(
     "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema), "
     "(SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema), "

@@ -156,9 +156,8 @@ def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) 
     if options.bad_rows == "dead_letter":
         name = options.dead_letter_name
         topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
-        said.append(
-            f"A row that one side refuses goes to table {name.schema}.{name.name}{topic} only, also exactly once."
-        )
+        where = f"table {name.schema}.{name.name}{topic}"
+        said.append(f"A row that one side refuses goes to {where} only, also exactly once.")
     limit_ms = timeout_ms(options, kafka)
     if kafka.problem:
         said.append("How long the job may stay down is unknown, because Kafka did not answer.")
@@ -170,10 +169,8 @@ def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) 
             "has aborted what the database has committed; the sink then sends the same records again, after later "
             "records of other producers, if the source can still replay them."
         )
-    if weak := [topic.name for topic in kafka.topics if topic.there and not is_durable(topic)]:
-        said.append(
-            f"Not guaranteed: that records of {', '.join(weak)} survive the loss of one broker (topic settings)."
-        )
+    if weak := ", ".join(topic.name for topic in kafka.topics if topic.there and not is_durable(topic)):
+        said.append(f"Not guaranteed: that records of {weak} survive the loss of one broker (topic settings).")
     if not database.problem and not database.fsync:
         said.append("Not guaranteed: that committed rows survive a crash of PostgreSQL's machine (fsync=off).")
     said.append(

@@ -151,7 +151,7 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         if error.code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise
         id_allowed, offers = False, False
-    known = _topics(cluster, topics)
+    known = tuple(_topics(cluster, topics))
     writable = [topic.name for topic in known if TopicRight.WRITE in topic.operations]
     configs = messages.describe_configs_request(messages.ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
     answer = cluster.call(configs, cluster.deadline(), node_id=nodes[0])
@@ -168,30 +168,26 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
     )
 
 
-def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...]:
+def _topics(cluster: Cluster, names: tuple[str, ...]) -> Iterator[CheckedTopic]:
     if not names:
-        return ()
-    facts = []
+        return
     answer = cluster.call(messages.metadata_request(names, operations=True), cluster.deadline())
     for found in sorted(answer.topics, key=lambda topic: topic.name):
         name = found.name
         if not messages.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
-            facts.append(CheckedTopic(name, there=refused, allowed=not refused))
+            yield CheckedTopic(name, there=refused, allowed=not refused)
             continue
         asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP, DISKLESS)
         configs = messages.describe_configs_request(messages.ConfigResource.TOPIC, name, asked)
-        facts.append(
-            CheckedTopic(
-                name,
-                partitions=len(found.partitions),
-                leaderless=sum(part.leader_id < 0 for part in found.partitions),
-                replicas=min(len(part.replica_nodes) for part in found.partitions),
-                operations=frozenset(found.authorized_operations or ()),
-                configs=messages.config_values(cluster.call(configs, cluster.deadline()), name),
-            )
+        yield CheckedTopic(
+            name,
+            partitions=len(found.partitions),
+            leaderless=sum(part.leader_id < 0 for part in found.partitions),
+            replicas=min(len(part.replica_nodes) for part in found.partitions),
+            operations=frozenset(found.authorized_operations or ()),
+            configs=messages.config_values(cluster.call(configs, cluster.deadline()), name),
         )
-    return tuple(facts)
 
 
 def try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> Trial:

@@ -196,10 +196,8 @@ class KeyedRows(TableRows):
             # Perhaps other rows were deleted, or a conflicting insertion was undone: looking up the keys tells.
             self._look_up_keys()
         if self._deleting and tree.triggers and (there := self._count_winners(deleting=True, in_target=True)):
-            raise self._refused(
-                f"{there} rows that were to be deleted are still there: a trigger of the table prevents the "
-                "deletion, or inserts rows again"
-            )
+            reason = "a trigger of the table prevents the deletion, or inserts rows again"
+            raise self._refused(f"{there} rows that were to be deleted are still there: {reason}")
         return WrittenRows(given=rows, written=self._written, deleted=self._deleted, left_out=given - self._written)
 
     def forget(self) -> None:

@@ -431,11 +431,8 @@ class StreamListener:
 
     def attempt_of(self, token: bytes) -> StreamAttempt | None:
         """The attempt of a token, found in a time that does not depend on the token."""
-        found = None
-        for attempt in self._attempts:
-            if hmac.compare_digest(attempt.token, token):
-                found = attempt
-        return found
+        found = [attempt for attempt in self._attempts if hmac.compare_digest(attempt.token, token)]
+        return found[0] if found else None
 
     def failed(self, error: Exception) -> None:
         for attempt in self._attempts:

@@ -12,9 +12,9 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -82,12 +82,9 @@ def _reason(error: DataError) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Equal rows of a batch that are left out of every output, with the first refusal.
+    """Equal rows of a batch, of which some ``occurrences`` are left out of every output, with the first refusal.
 
-    Attributes:
-        occurrences: number of rows left out.
-        equal_rows: number of equal rows in the whole batch; None if not counted.
-        fingerprint: None if not requested.
+    ``equal_rows`` is how many the whole batch has; None if not counted.
     """
 
     identity: str
@@ -160,9 +157,7 @@ class BadRows(dict[str, BadRow]):
     def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
         rows = dict(self)
         for found in looked_up:
-            row = rows[found.identity]
-            row = replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
-            rows[found.identity] = row
+            rows[found.identity] = replace(rows[found.identity], **asdict(found))
         return BadRows(rows.values())
 
 
@@ -208,8 +203,7 @@ def pack_rows(names: Any, rows: bytes) -> bytes:
         stream.write_batch(names)
     packed.write(_ROW_BYTES.pack(len(rows)))
     packed.write(rows)
-    content: bytes = packed.getvalue().to_pybytes()
-    return content
+    return bytes(packed.getvalue())
 
 
 def unpack_rows(content: memoryview) -> Iterator[tuple[Any, bytes]]:
@@ -232,9 +226,8 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
     costs at most 3n row tries: the whole, its halves, and the halves on the path to the row.
 
     Args:
-        count: number of rows; they are numbered from 0.
-        attempt: tries rows from its first argument to below its second; None if all were accepted and kept, else the
-            refusal, with none of them kept.
+        attempt: tries rows, numbered from 0, from its first argument to below its second; None if all were accepted and
+            kept, else the refusal, with none of them kept.
         most: stop once more rows than this are refused.
     """
     found: list[tuple[int, Refusal]] = []
@@ -269,16 +262,13 @@ def try_again(
 
     A row may refer to one that arrived after it.
     """
-    while refused:
+    before = None
+    while len(refused) != before:
+        before = len(refused)
         again = ((row, attempt(row)) for row, _ in refused)
-        still = [(row, refusal) for row, refusal in again if refusal is not None]
-        if len(still) == len(refused):
-            return still
-        refused = still
+        refused = [(row, refusal) for row, refusal in again if refusal is not None]
     return refused
 
-
-# --- the sift of a table ---------------------------------------------------------------------------------------------
 
 _COLUMNS: Final = struct.Struct("!h")
 _LENGTH: Final = struct.Struct("!i")
@@ -303,11 +293,10 @@ class SiftedPart:
         winners: list[int] = np.flatnonzero(self.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
         return winners
 
-    def between(self, start: int, stop: int) -> list[memoryview]:
+    def between(self, start: int, stop: int) -> memoryview:
         """The COPY bytes of the rows from ``start`` to below ``stop``."""
-        if (start, stop) == (0, len(self)):
-            return [self._rows]
-        return [self._rows[self._begins[start] : self._begins[stop]]]
+        whole = (start, stop) == (0, len(self))
+        return self._rows if whole else self._rows[self._begins[start] : self._begins[stop]]
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
         """A copy of some of the rows, which does not keep the others in memory."""
@@ -329,12 +318,9 @@ class SiftedPart:
 
 
 class TableSift:
-    """Tries the rows of a batch part by part.
+    """Tries the rows of a batch part by part, until more than ``most`` are refused.
 
-    Args:
-        connection: in a transaction that will be rolled back.
-        table: opens the table for the rows of one try.
-        most: stop once more rows than this are refused.
+    ``connection`` is in a transaction that will be rolled back; ``table`` opens the table for the rows of one try.
     """
 
     def __init__(
@@ -363,12 +349,9 @@ class TableSift:
                     self.take(SiftedPart(names, rows))
 
     def take(self, part: SiftedPart) -> None:
-        """Try the rows of a part, and keep the accepted ones.
+        """Try the rows of a part, and keep the accepted ones; raises errors that are not about a single row.
 
         A superseded row only has to be readable by the database: it is never written to the table.
-
-        Raises:
-            DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
         """
         winners = part.winners
         if len(winners) < len(part):
@@ -379,29 +362,26 @@ class TableSift:
     def finish(self) -> None:
         """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
         if not self.too_many:
-            self._refused = try_again(self._refused, lambda part: self._try(part.between(0, 1), 1, write=True))
+            self._refused = try_again(self._refused, lambda part: self._try(part, 0, 1, write=True))
 
     def _find(self, part: SiftedPart, *, write: bool) -> list[int]:
         """Record the refused rows of a part; returns their positions in it."""
-        found = find_refused(
-            len(part),
-            lambda start, stop: self._try(part.between(start, stop), stop - start, write=write),
-            most=self._most - len(self._refused),
-        )
+        attempt = partial(self._try, part, write=write)
+        found = find_refused(len(part), attempt, most=self._most - len(self._refused))
         self._refused += [(part.only([row]), error) for row, error in found]
         return [row for row, _ in found]
 
-    def _try(self, pieces: Sequence[CopyBytes], count: int, *, write: bool) -> ConstraintError | None:
+    def _try(self, part: SiftedPart, start: int, stop: int, *, write: bool) -> ConstraintError | None:
         """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
         with closing(self._connection.connection.cursor()) as cursor:
             cursor.execute("SAVEPOINT _2pc_sift")
             try:
                 rows = self._table(self._connection)
-                rows.copy(pieces)
+                rows.copy([part.between(start, stop)])
                 if write:
                     rows.delete()
                     rows.write()
-                    rows.finish(count)
+                    rows.finish(stop - start)
                 rows.forget()
             except ConstraintError as refusal:
                 cursor.execute("ROLLBACK TO SAVEPOINT _2pc_sift; RELEASE SAVEPOINT _2pc_sift")

@@ -7,26 +7,9 @@ changed.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    DateTime,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.schema import CreateTable
 
@@ -41,17 +24,16 @@ from spark_2pc_sink.sink.rows.catalog import table_transaction
 
 #: Required privileges on the table. DELETE: a rewritten batch replaces its earlier dead letters.
 PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")
-_FOUND: Final = text("SELECT to_regclass(:table) IS NOT NULL")
-_COLUMNS: Final = text(
+_FOUND: Final = sa.text("SELECT to_regclass(:table) IS NOT NULL")
+_COLUMNS: Final = sa.text(
     "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
 )
-_LACKING: Final = text(
+_LACKING: Final = sa.text(
     "SELECT wanted FROM unnest(CAST(:privileges AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
 )
-#: Whether the role may create tables in the schema, use the schema, create schemas; the first two are null without it.
-#: And the role.
-_MAY_CREATE: Final = text(
+#: Whether the role may create tables in the schema, and use it (null without it), and create schemas; and the role.
+_MAY_CREATE: Final = sa.text(
     "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema), "
     "(SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema), "
     "has_database_privilege(current_database(), 'CREATE'), current_user"
@@ -66,37 +48,33 @@ class DeadLetters:
         self._database = database
         self._query_id = query_id
         name = options.dead_letter_name
-        self.table: Table = Table(
+        self.table: sa.Table = sa.Table(
             name.name,
-            MetaData(schema=name.schema),
-            Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-            Column("query_id", Text, nullable=False),
-            Column("batch_id", BigInteger, nullable=False),
-            Column("identity", Text, nullable=False),
-            Column("occurrences", BigInteger, nullable=False),
-            *(Column(text_column, Text, nullable=False) for text_column in ("output", "reason", "sqlstate")),
-            Column("row", JSONB, nullable=False),
-            Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-            PrimaryKeyConstraint("transactional_id", "query_id", "batch_id", "identity"),
+            sa.MetaData(schema=name.schema),
+            sa.Column("transactional_id", sa.String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+            sa.Column("query_id", sa.Text, nullable=False),
+            sa.Column("batch_id", sa.BigInteger, nullable=False),
+            sa.Column("identity", sa.Text, nullable=False),
+            sa.Column("occurrences", sa.BigInteger, nullable=False),
+            *(sa.Column(text_column, sa.Text, nullable=False) for text_column in ("output", "reason", "sqlstate")),
+            sa.Column("row", JSONB, nullable=False),
+            sa.Column("at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+            sa.PrimaryKeyConstraint("transactional_id", "query_id", "batch_id", "identity"),
         )
         self._quoted = str(name)
 
     def prepare(self) -> None:
-        """Create the table if it is missing, and check that the sink may write it. Call before the first batch.
+        """Create the table if it is missing, before the first batch; raises the `refusal` if there is one.
 
         The state tables already exist: both use the same schema, unless the user names another.
-
-        Raises:
-            ConfigurationError: the table belongs to another application, or the role may not create or write it.
         """
         with table_transaction(self._database, self._options, "preparing the dead-letter table") as connection:
-            refusal = self.refusal(connection)
-            if refusal is not None:
+            if (refusal := self.refusal(connection)) is not None:
                 raise refusal
             if not self.exists(connection):
                 connection.execute(CreateTable(self.table, if_not_exists=True))
 
-    def refusal(self, connection: Connection) -> ConfigurationError | None:
+    def refusal(self, connection: sa.Connection) -> ConfigurationError | None:
         """Why the sink cannot start with the table; None if it can, including when it has to create it."""
         in_schema, usable, new_schema, user = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
         role = quote_identifier(user)
@@ -110,11 +88,10 @@ class DeadLetters:
         if missing:
             rule = f"the table has no column {', '.join(missing)}: it belongs to another application"
             return self._refused(rule, "choose another dead_letter_table")
-        lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
-        if privileges := list(lacking):
-            listed = ", ".join(privileges)
-            remedy = f"have its owner run: GRANT {listed} ON {self._quoted} TO {role}"
-            return self._refused(f"the role may not {listed}", remedy)
+        asked = {"table": self._quoted, "privileges": list(PRIVILEGES)}
+        if lacking := ", ".join(connection.execute(_LACKING, asked).scalars()):
+            remedy = f"have its owner run: GRANT {lacking} ON {self._quoted} TO {role}"
+            return self._refused(f"the role may not {lacking}", remedy)
         return None
 
     def _not_made(self, role: str, *, usable: bool | None) -> ConfigurationError:
@@ -132,38 +109,30 @@ class DeadLetters:
         }[usable]
         return self._refused(why, f"have its owner run: {'; '.join(statements)}")
 
-    def exists(self, connection: Connection) -> bool:
+    def exists(self, connection: sa.Connection) -> bool:
         return bool(connection.execute(_FOUND, {"table": self._quoted}).scalar())
 
     def read(self, batch_id: int) -> BadRows:
         """The bad rows of a decided batch; none if the table does not exist."""
-        columns = self.table.c
-        query = select(
-            *(columns.identity, columns.occurrences, columns.output, columns.reason, columns.sqlstate),
-            cast(columns.row, Text),
-        ).where(*self._of(batch_id))
+        described = self.table.c["identity", "occurrences", "output", "reason", "sqlstate"]
+        query = sa.select(*described, sa.cast(self.table.c.row, sa.Text)).filter_by(**self._key(batch_id))
         with table_transaction(self._database, self._options, "reading the dead-letter table") as connection:
             if not self.exists(connection):
                 return BadRows()
             found = connection.execute(query).all()
         return BadRows(BadRow(*row) for row in found)
 
-    def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
+    def write(self, connection: sa.Connection, batch_id: int, bad_rows: BadRows) -> None:
         """Write the dead letters of a batch, at least one, in the deciding transaction; earlier ones are replaced."""
-        connection.execute(delete(self.table).where(*self._of(batch_id)))
-        options = self._options
-        key = {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id}
+        key = self._key(batch_id)
+        connection.execute(sa.delete(self.table).filter_by(**key))
         # The row as text: SQLAlchemy would encode it as JSON a second time.
         lines = [key | row.columns | {"row": canonical_json(row.row)} for row in bad_rows.values()]
-        connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
+        connection.execute(sa.insert(self.table).values(row=sa.cast(sa.bindparam("row", type_=sa.Text), JSONB)), lines)
 
-    def _of(self, batch_id: int) -> tuple[Any, ...]:
-        columns = self.table.c
-        return (
-            columns.transactional_id == self._options.transactional_id,
-            columns.query_id == self._query_id,
-            columns.batch_id == batch_id,
-        )
+    def _key(self, batch_id: int) -> dict[str, str | int]:
+        name = self._options.transactional_id
+        return {"transactional_id": name, "query_id": self._query_id, "batch_id": batch_id}
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_table", self._quoted, rule, remedy)

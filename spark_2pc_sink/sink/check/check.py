@@ -35,9 +35,6 @@ from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_trans
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-# --- PostgreSQL: read-only queries ----------------------------------------------------------------------------------
-
 _SERVER = text(
     "SELECT current_setting('server_version') AS version, current_user AS role, "
     "pg_catalog.pg_is_in_recovery() AS standby, current_setting('transaction_read_only') = 'on' AS read_only, "
@@ -105,14 +102,10 @@ def _table(connection: Connection, rows: Rows, role: str) -> Finding:
 
 def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
     subject = f"dead-letter table {letters.table}"
-    refusal = letters.refusal(connection)
-    if refusal is not None:
+    if (refusal := letters.refusal(connection)) is not None:
         return Finding(subject, "problem", refusal.rule, refusal.remedy)
     there = letters.exists(connection)
     return Finding(subject, "ok", "it can be written" if there else "it does not exist; the first start creates it")
-
-
-# --- PostgreSQL: findings -------------------------------------------------------------------------------------------
 
 
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
@@ -163,9 +156,8 @@ def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) 
     if options.bad_rows == "dead_letter":
         name = options.dead_letter_name
         topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
-        said.append(
-            f"A row that one side refuses goes to table {name.schema}.{name.name}{topic} only, also exactly once."
-        )
+        where = f"table {name.schema}.{name.name}{topic}"
+        said.append(f"A row that one side refuses goes to {where} only, also exactly once.")
     limit_ms = timeout_ms(options, kafka)
     if kafka.problem:
         said.append("How long the job may stay down is unknown, because Kafka did not answer.")
@@ -177,10 +169,8 @@ def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) 
             "has aborted what the database has committed; the sink then sends the same records again, after later "
             "records of other producers, if the source can still replay them."
         )
-    if weak := [topic.name for topic in kafka.topics if topic.there and not is_durable(topic)]:
-        said.append(
-            f"Not guaranteed: that records of {', '.join(weak)} survive the loss of one broker (topic settings)."
-        )
+    if weak := ", ".join(topic.name for topic in kafka.topics if topic.there and not is_durable(topic)):
+        said.append(f"Not guaranteed: that records of {weak} survive the loss of one broker (topic settings).")
     if not database.problem and not database.fsync:
         said.append("Not guaranteed: that committed rows survive a crash of PostgreSQL's machine (fsync=off).")
     said.append(
@@ -220,7 +210,6 @@ def check_sink(
     """Check everything that can be checked before the first batch.
 
     Args:
-        options: the sink's options.
         rows: a frame with the schema of a batch; no row is read. None: rows are not compared with the tables.
         spark: the job's session, whose executors are tried. None: they are not.
         timeout_s: seconds for each request to Kafka.
@@ -253,7 +242,6 @@ def check_sink(
 
 
 def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
-    """Whether verify will be able to compare the sink's tables."""
     # Local import: a job's check does not need the comparison modules.
     from spark_2pc_sink.verification.table_pairs import expected_refusals  # noqa: PLC0415
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -74,19 +73,15 @@ class CheckReport:
         }
 
     def __str__(self) -> str:
-        counts = [counted(len(found), word) for word, found in (("problem", self.problems), ("warning", self.warnings))]
+        subject = max((len(each.subject) for each in self.findings), default=0)
+        level = max(map(len, _SHOWN.values()))
+        indent = " " * (level + subject + 4)
+        lines = []
+        for each in self.findings:
+            head = f"{_SHOWN[each.level]:<{level}}  {each.subject:<{subject}}  "
+            lines += textwrap.wrap(each.text, _WIDTH, initial_indent=head, subsequent_indent=indent)
+            # Lines of a remedy may be commands, which are pasted as a whole.
+            lines += [f"{indent}> {line}" for line in each.remedy.splitlines()]
+        counts = f"{counted(len(self.problems), 'problem')}, {counted(len(self.warnings), 'warning')}"
         guarantee = textwrap.fill(self.guarantee, _WIDTH)
-        return "\n".join([*_table(self.findings), "", guarantee, "", f"{self.transactional_id}: {', '.join(counts)}"])
-
-
-def _table(findings: Sequence[Finding]) -> list[str]:
-    subject = max((len(each.subject) for each in findings), default=0)
-    level = max(map(len, _SHOWN.values()))
-    indent = " " * (level + subject + 4)
-    lines = []
-    for each in findings:
-        head = f"{_SHOWN[each.level]:<{level}}  {each.subject:<{subject}}  "
-        lines += textwrap.wrap(each.text, _WIDTH, initial_indent=head, subsequent_indent=indent)
-        # Lines of a remedy may be commands, which are pasted as a whole.
-        lines += [f"{indent}> {line}" for line in each.remedy.splitlines()]
-    return lines
+        return "\n".join([*lines, "", guarantee, "", f"{self.transactional_id}: {counts}"])

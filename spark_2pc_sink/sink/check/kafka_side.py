@@ -29,7 +29,6 @@ from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_small
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.framed_request import end_txn_request
-from spark_2pc_sink.wire.messages import ConfigResource
 
 #: Never allocated by a broker: producer ids are counted up from 0, in blocks (KIP-730).
 _UNUSED_PRODUCER: Final = ProducerIdAndEpoch(2**63 - 1, 0)
@@ -40,13 +39,10 @@ _END_VERSION_MAX: Final = 4
 
 
 def may_write(cluster: Cluster, transactional_id: str) -> bool:
-    """Whether this client has WRITE on a transactional id; a running producer of that id is not disturbed.
+    """Whether this client has WRITE on a transactional id; a KafkaError if it may not look up the coordinator.
 
     It asks to end a transaction of a producer id that is never allocated. The coordinator checks the permission first,
-    then rejects the id (``KafkaApis.handleEndTxnRequest``).
-
-    Raises:
-        KafkaError: this client may not look up the coordinator.
+    then rejects the id (``KafkaApis.handleEndTxnRequest``); a running producer of that id is not disturbed.
     """
     request = end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False)
     plain = request._replace(version_max=_END_VERSION_MAX)
@@ -155,9 +151,9 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         if error.code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise
         id_allowed, offers = False, False
-    known = _topics(cluster, topics)
+    known = tuple(_topics(cluster, topics))
     writable = [topic.name for topic in known if TopicRight.WRITE in topic.operations]
-    configs = messages.describe_configs_request(ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
+    configs = messages.describe_configs_request(messages.ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
     answer = cluster.call(configs, cluster.deadline(), node_id=nodes[0])
     return KafkaFacts(
         cluster_id=features.cluster_id,
@@ -172,30 +168,26 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
     )
 
 
-def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...]:
+def _topics(cluster: Cluster, names: tuple[str, ...]) -> Iterator[CheckedTopic]:
     if not names:
-        return ()
-    facts = []
+        return
     answer = cluster.call(messages.metadata_request(names, operations=True), cluster.deadline())
     for found in sorted(answer.topics, key=lambda topic: topic.name):
         name = found.name
         if not messages.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
-            facts.append(CheckedTopic(name, there=refused, allowed=not refused))
+            yield CheckedTopic(name, there=refused, allowed=not refused)
             continue
         asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP, DISKLESS)
-        configs = messages.describe_configs_request(ConfigResource.TOPIC, name, asked)
-        facts.append(
-            CheckedTopic(
-                name,
-                partitions=len(found.partitions),
-                leaderless=sum(part.leader_id < 0 for part in found.partitions),
-                replicas=min(len(part.replica_nodes) for part in found.partitions),
-                operations=frozenset(found.authorized_operations or ()),
-                configs=messages.config_values(cluster.call(configs, cluster.deadline()), name),
-            )
+        configs = messages.describe_configs_request(messages.ConfigResource.TOPIC, name, asked)
+        yield CheckedTopic(
+            name,
+            partitions=len(found.partitions),
+            leaderless=sum(part.leader_id < 0 for part in found.partitions),
+            replicas=min(len(part.replica_nodes) for part in found.partitions),
+            operations=frozenset(found.authorized_operations or ()),
+            configs=messages.config_values(cluster.call(configs, cluster.deadline()), name),
         )
-    return tuple(facts)
 
 
 def try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> Trial:
@@ -221,8 +213,6 @@ def try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[st
         return Trial(problem=str(error))
     return Trial(refused=refused)
 
-
-# --- findings ---------------------------------------------------------------------------------------------------------
 
 #: Kafka's default ``transaction.max.timeout.ms``, used if it cannot be read.
 _MAX_TIMEOUT_MS: Final = 900_000
@@ -256,8 +246,19 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         yield Finding("brokers", "problem", kafka.problem, remedy)
         return
     yield Finding("brokers", "ok", f"connected to {counted(kafka.brokers, 'broker')} of cluster {kafka.cluster_id}")
-    yield _transaction_version(options.kafka, kafka)
-    yield _id(options, kafka)
+    level, name = kafka.transaction_version, options.transactional_id
+    if level >= 2:  # noqa: PLR2004 - the level is the name
+        yield Finding("transaction.version", "ok", f"{level}: each transaction has its own epoch (KIP-890)")
+    else:
+        remedy = _tool(options.kafka, "features", "upgrade", "--feature", "transaction.version=2")
+        text = f"{level}: only the markers in the log show how a transaction ended, as long as they are retained"
+        yield Finding("transaction.version", "warning", text, remedy)
+    if kafka.id_allowed:
+        yield Finding("transactional id", "ok", f"this user may write {name}")
+    else:
+        text = f"this user may not write {name}, or not even describe it"
+        remedy = _acl(options.kafka, ("--transactional-id", name), "Write")
+        yield Finding("transactional id", "problem", text, remedy)
     yield _end_of_transactions(options, kafka)
     if kafka.trial is not None:
         yield _trial(options, kafka.trial)
@@ -283,23 +284,6 @@ def _acl(kafka: KafkaOptions, resource: Sequence[str], *operations: str) -> str:
     anonymous = "ANONYMOUS" if kafka.security_protocol == "PLAINTEXT" else "NAME"
     to = ("--add", "--allow-principal", f"User:{kafka.sasl_username or anonymous}")
     return _tool(kafka, "acls", *to, *resource, *(word for each in operations for word in ("--operation", each)))
-
-
-def _transaction_version(options: KafkaOptions, kafka: KafkaFacts) -> Finding:
-    level = kafka.transaction_version
-    if level >= 2:  # noqa: PLR2004 - the level is the name
-        return Finding("transaction.version", "ok", f"{level}: each transaction has its own epoch (KIP-890)")
-    remedy = _tool(options, "features", "upgrade", "--feature", "transaction.version=2")
-    text = f"{level}: only the markers in the log show how a transaction ended, as long as they are retained"
-    return Finding("transaction.version", "warning", text, remedy)
-
-
-def _id(options: SinkOptions, kafka: KafkaFacts) -> Finding:
-    subject, name = "transactional id", options.transactional_id
-    if kafka.id_allowed:
-        return Finding(subject, "ok", f"this user may write {name}")
-    text = f"this user may not write {name}, or not even describe it"
-    return Finding(subject, "problem", text, _acl(options.kafka, ("--transactional-id", name), "Write"))
 
 
 def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:

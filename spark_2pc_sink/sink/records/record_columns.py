@@ -58,22 +58,19 @@ class TopicFacts:
     limits: TopicLimits
 
 
+@dataclass(eq=False)
 class TopicRefusedError(Exception):
     """The topic must not receive rows."""
 
-    def __init__(self, rule: str, remedy: str) -> None:
-        super().__init__(rule, remedy)
-        self.rule = rule
-        self.remedy = remedy
+    rule: str
+    remedy: str
 
 
 @dataclass
 class Topics:
     """The topics of an attempt, for tasks. Can be pickled.
 
-    Attributes:
-        known: answers are added, so a task asks about each topic once.
-        ask: sends a question to the driver and returns the answer; None if the driver has sent all topics.
+    ``ask`` sends a question to the driver and returns the answer, which is added to ``known``; None if all are known.
     """
 
     known: dict[str, TopicFacts] = field(default_factory=dict)
@@ -91,19 +88,13 @@ class Topics:
         if topic not in self.known:
             if self.ask is None:
                 raise BatchRetryError(reason=f"topic {topic!r} is not among the topics of this attempt")
-            self.known[topic] = _read_answer(self.ask(topic.encode()))
+            found = json.loads(self.ask(topic.encode()))
+            if "rule" in found:
+                raise TopicRefusedError(found["rule"], found["remedy"])
+            self.known[topic] = TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))
         return self.known[topic]
 
 
 def write_answer(found: TopicFacts | TopicRefusedError) -> bytes:
     """The driver's answer to a question about a topic."""
-    if isinstance(found, TopicRefusedError):
-        return json.dumps({"rule": found.rule, "remedy": found.remedy}).encode()
     return json.dumps(asdict(found)).encode()
-
-
-def _read_answer(answer: bytes) -> TopicFacts:
-    found = json.loads(answer)
-    if "rule" in found:
-        raise TopicRefusedError(**found)
-    return TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))

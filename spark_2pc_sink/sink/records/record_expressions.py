@@ -136,11 +136,7 @@ class RecordExpressions:
 
 
 def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
-    """Derive omitted expressions from the columns of the rows, following the conventions of Spark's Kafka sink.
-
-    Raises:
-        ConfigurationError: there is no topic, no column is left for the table, or a column has a reserved name.
-    """
+    """Derive omitted expressions from the columns of the rows, following the conventions of Spark's Kafka sink."""
     names = schema.fieldNames()
     written = () if lane.rows is None else lane.rows.columns or ()
     # They could be mistaken for the sink's own columns; Spark ignores case.
@@ -225,11 +221,7 @@ def _table_only(doubtful: Sequence[str], both: Mapping[str, str]) -> str:
 
 
 def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> RecordExpressions:
-    """Check every expression against the batch's columns; numeric and date keys are converted to text.
-
-    Raises:
-        ConfigurationError: an expression does not parse, names a missing column, or has an unsuitable type.
-    """
+    """Check every expression against the batch's columns, and its type; numeric and date keys are converted to text."""
     named = _named(expressions, order_by)
     kinds = _types_of(frame, named)
     for option, kind in kinds.items():
@@ -336,11 +328,7 @@ def true_sql(condition: str) -> str:
 
 
 def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
-    """The type of an expression.
-
-    Raises:
-        ConfigurationError: it does not parse, or names a missing column; ``option`` contains it.
-    """
+    """The type of an expression, refused under the name of its ``option`` if it is not one over the columns."""
     if _LAMBDA.match(sql):
         rule = "it is a lambda function, and must have a value for each row"
         raise refused(option, sql, rule, "pass it to a function: transform(names, x -> upper(x))")

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, DecimalType, StructType
 
+from spark_2pc_sink.sink.rows.value_checks import within
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.wire.arrow_layout import Int64Array, as_binary, binary_array, binary_layout, join_rows
 
@@ -59,7 +60,7 @@ def plain_text(column: Any) -> Any:
 
 def date_text(column: Any) -> Any:
     days = column.cast(pa.int32())
-    return plain_text(column) if _within(days, _DAYS) else _far_text(days, "D")
+    return plain_text(column) if within(days, *_DAYS) else _far_text(days, "D")
 
 
 def base64_text(column: Any) -> Any:
@@ -82,18 +83,31 @@ def float_text(column: Any, texts: Any) -> Any:
     return pc.if_else(finite, texts, pc.binary_join_element_wise(quote, texts, quote, nothing))
 
 
-def timestamp_text(column: Any) -> Any:
-    """Timestamps in UTC, or without a time zone."""
-    return _milliseconds_text(_milliseconds(column), column)
+def timestamp_text(column: Any, offsets: Int64Array | None = None) -> Any:
+    """Timestamps as date and time: in UTC, without a time zone, or at ``offsets`` in microseconds; nulls are kept."""
+    # Spark rounds the fraction down, including before 1970, where a cast would round towards 1970.
+    numbers = np.floor_divide(_numbers(column), _MICROSECONDS_PER_MS)
+    milliseconds = pa.array(numbers if offsets is None else numbers + offsets // _MICROSECONDS_PER_MS)
+    valid = column.is_valid() if column.null_count else None
+    if not within(milliseconds, *_MILLISECONDS):
+        return _far_text(milliseconds if valid is None else pc.if_else(valid, milliseconds, None), "ms")
+    layout = binary_layout(plain_text(milliseconds.cast(pa.timestamp("ms"))))
+    data = layout.data[: len(column) * _TIMESTAMP_CHARACTERS].copy()
+    data[_TIME_MARK::_TIMESTAMP_CHARACTERS] = ord("T")
+    text = binary_array(data, np.arange(len(column) + 1, dtype=np.int64) * _TIMESTAMP_CHARACTERS)
+    return text if valid is None else pc.if_else(valid, text, None)
 
 
 def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
     """Timestamps in a time zone with an offset, and the text of the offset; ``local`` is of `local_time_sql`."""
-    offsets = _numbers(local) - _shifted(_numbers(column))
-    milliseconds = _milliseconds(column) + offsets // _MICROSECONDS_PER_MS
+    microseconds = _numbers(column)
+    late, early = microseconds > _LOCAL_MICROSECONDS, microseconds < -_LOCAL_MICROSECONDS
+    if late.any() or early.any():
+        microseconds = microseconds - _CYCLE_MICROSECONDS * late + _CYCLE_MICROSECONDS * early
+    offsets = _numbers(local) - microseconds
     by_offset = pa.array(offsets).dictionary_encode()
     texts = [_offset_text(offset // _MICROSECONDS_PER_S) for offset in by_offset.dictionary.to_pylist()]
-    return _milliseconds_text(milliseconds, column), pa.array(texts, pa.binary()).take(by_offset.indices)
+    return timestamp_text(column, offsets), pa.array(texts, pa.binary()).take(by_offset.indices)
 
 
 def local_time_sql(source: str) -> str:
@@ -106,8 +120,14 @@ def local_time_sql(source: str) -> str:
 def escaped(column: Any) -> Any:
     """Texts escaped for JSON. Invalid UTF-8 is unchanged: no table accepts it."""
     column = as_binary(column, "value")
-    for code in _codes_to_escape(column):
-        # The backslash comes first, so that backslashes of later escapes stay single.
+    data = column.buffers()[2]
+    if data is None or not len(column):
+        return column
+    read = np.frombuffer(data, np.uint8)
+    doubtful = (read < _SPACE) | (read == _QUOTE) | (read == _BACKSLASH)
+    found = np.unique(read[doubtful]).tolist() if doubtful.any() else []
+    # The backslash comes first, so that backslashes of later escapes stay single.
+    for code in sorted(found, key=lambda code: code != _BACKSLASH):
         column = pc.replace_substring(column, bytes([code]), _ESCAPES[code])
     return column
 
@@ -118,21 +138,6 @@ def _numbers(column: Any) -> Int64Array:
     return numbers
 
 
-def _milliseconds(column: Any) -> Int64Array:
-    # Spark rounds the fraction down, including before 1970, where a cast would round towards 1970.
-    milliseconds: Int64Array = np.floor_divide(_numbers(column), _MICROSECONDS_PER_MS)
-    return milliseconds
-
-
-def _shifted(microseconds: Int64Array) -> Int64Array:
-    """As in `local_time_sql`."""
-    late, early = microseconds > _LOCAL_MICROSECONDS, microseconds < -_LOCAL_MICROSECONDS
-    if not late.any() and not early.any():
-        return microseconds
-    shifted: Int64Array = microseconds - _CYCLE_MICROSECONDS * late + _CYCLE_MICROSECONDS * early
-    return shifted
-
-
 def _offset_text(seconds: int) -> bytes:
     """Format as Java's pattern of five X: ``Z`` for zero, and seconds only if nonzero."""
     if not seconds:
@@ -140,25 +145,6 @@ def _offset_text(seconds: int) -> bytes:
     minutes, rest = divmod(abs(seconds), 60)
     text = b"%c%02d:%02d" % (b"-" if seconds < 0 else b"+", *divmod(minutes, 60))
     return text + b":%02d" % rest if rest else text
-
-
-def _milliseconds_text(numbers: Int64Array, column: Any) -> Any:
-    """Milliseconds since 1970 as date and time; nulls are kept."""
-    milliseconds = pa.array(numbers)
-    valid = column.is_valid() if column.null_count else None
-    if not _within(milliseconds, _MILLISECONDS):
-        return _far_text(milliseconds if valid is None else pc.if_else(valid, milliseconds, None), "ms")
-    layout = binary_layout(plain_text(milliseconds.cast(pa.timestamp("ms"))))
-    data = layout.data[: len(column) * _TIMESTAMP_CHARACTERS].copy()
-    data[_TIME_MARK::_TIMESTAMP_CHARACTERS] = ord("T")
-    text = binary_array(data, np.arange(len(column) + 1, dtype=np.int64) * _TIMESTAMP_CHARACTERS)
-    return text if valid is None else pc.if_else(valid, text, None)
-
-
-def _within(numbers: Any, bounds: tuple[int, int]) -> bool:
-    found = pc.min_max(numbers)
-    low, high = found["min"].as_py(), found["max"].as_py()
-    return low is None or (low >= bounds[0] and high <= bounds[1])
 
 
 def _far_text(numbers: Any, unit: str) -> Any:
@@ -174,19 +160,6 @@ def _with_java_year(text: str) -> str:
     digits = year.lstrip("-").zfill(_YEAR_DIGITS)
     sign = "-" if text[0] == "-" else "+" * (len(digits) > _YEAR_DIGITS)
     return f"{sign}{digits}-{month}-{rest}"
-
-
-def _codes_to_escape(column: Any) -> list[int]:
-    """Bytes of the column that JSON does not allow in a text, the backslash first."""
-    data = column.buffers()[2]
-    if data is None or not len(column):
-        return []
-    read = np.frombuffer(data, np.uint8)
-    doubtful = (read < _SPACE) | (read == _QUOTE) | (read == _BACKSLASH)
-    if not doubtful.any():
-        return []
-    found: list[int] = np.unique(read[doubtful]).tolist()
-    return sorted(found, key=lambda code: code != _BACKSLASH)
 
 
 #: The expression whose result is computed here.
@@ -346,10 +319,9 @@ def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]
 def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
     """A whole field, null if the first part of its text is."""
     kind = pa.large_binary() if any(pa.types.is_large_binary(part.type) for part in text) else pa.binary()
-    around = [pa.scalar(part, kind) for part in (head, tail, b"")]
-    return pc.binary_join_element_wise(
-        around[0], *(part.cast(kind) for part in text), *around[1:], null_handling="emit_null"
-    )
+    before, after, nothing = (pa.scalar(part, kind) for part in (head, tail, b""))
+    parts = (before, *(part.cast(kind) for part in text), after, nothing)
+    return pc.binary_join_element_wise(*parts, null_handling="emit_null")
 
 
 _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -109,7 +109,6 @@ class Forwarded:
     """The records acknowledged by the brokers.
 
     Attributes:
-        digest: 128-bit digest of the records.
         written: by partition; those without records are absent.
         record_bytes: compressed bytes of the record batches.
         topic_ids: ids of the topics that have records, as far as the brokers have ids (KIP-516).
@@ -218,8 +217,7 @@ class RecordForwarder:
     def _facts_of(self, topic: str) -> TopicFacts | TopicRefusedError:
         if topic in self._topics.facts:
             return self._topics.facts[topic]
-        fault = "it is the sink's dead-letter topic" if topic == self._topics.dead_letters else None
-        fault = fault or name_fault(topic)
+        fault = "it is the sink's dead-letter topic" if topic == self._topics.dead_letters else name_fault(topic)
         if fault is not None:
             return TopicRefusedError(fault, "Correct the expression that makes the column")
         cluster = self._connections.cluster()
@@ -242,10 +240,7 @@ class TopicMetadata:
         self._limits: dict[str, tuple[TopicLimits, float]] = {}
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The number of partitions of each topic, requested again for each batch: it may have grown.
-
-        Raises UnknownTopicError if a topic does not exist.
-        """
+        """Partitions by topic, requested again for each batch: they may grow. UnknownTopicError if one is missing."""
         return self._cluster.partition_counts(topics)
 
     def id_of(self, topic: str) -> str:
@@ -292,13 +287,7 @@ def dead_letter_records(
     """The records of the bad rows of a batch, in the order of their identities: partition and content.
 
     A value has the columns of the table as JSON, except the time of the decision: records are built before it.
-
-    Args:
-        rows: each identity once.
-        batch: the table's columns that name the batch.
-        table: the dead-letter table, as SQL spells it.
-        partition_count: partitions of the topic.
-        bytes_max: maximum bytes of one record, uncompressed; a larger one is sent without its row.
+    ``batch`` has those that name the batch. A record of more than ``bytes_max``, uncompressed, is sent without its row.
     """
     without_row = _json({"row": None, "row_left_out": f"the row is in table {table}"})
     records = []
@@ -363,16 +352,10 @@ class DeadLetterTopic:
         return f"DeadLetters({self.name!r})"
 
     def check(self) -> None:
-        """Check that the topic can take dead letters, before the first batch.
-
-        Raises:
-            UnknownTopicError: it does not exist.
-            ConfigurationError: it is one of Kafka's internal topics, or its record limit is too small.
-        """
+        """Check that the topic can take dead letters, before the first batch; UnknownTopicError if it is missing."""
         if self.name is None:
             return
-        fault = name_fault(self.name)
-        if fault is not None:
+        if (fault := name_fault(self.name)) is not None:
             raise self._refused(fault, "name another topic")
         self._topics.counts([self.name])
         allowed = self._topics.limits(self.name).message_bytes_max
@@ -455,14 +438,13 @@ class RecordSide:
 
     def known_with_ends(self) -> KnownTopics:
         """The same, with the end offsets unless there are many: for a batch whose rows are being collected."""
-        topics = self.known()
-        counts = {topic: facts.partition_count for topic, facts in topics.facts.items()}
-        every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        known = self.known()
+        every = [TopicPartition(name, at) for name, facts in known.facts.items() for at in range(facts.partition_count)]
         if len(every) > _ENDS_MAX:
-            return topics
+            return known
         with self._connections.dropped_on_failure():
             cluster = self._connections.cluster()
-            return replace(topics, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
+            return replace(known, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
 
     def known_after(self, error: DataError) -> KnownTopics:
         """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable."""

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import psycopg2.extensions
 from sqlalchemy import Connection
 
 from jdbc_state.connections import Database
 from spark_2pc_sink.options import Rows, SinkOptions
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
-
-if TYPE_CHECKING:
-    import psycopg2.extensions
 
 
 def identifiers(columns: Iterable[str]) -> str:
@@ -121,9 +118,11 @@ class TableTree:
 
 
 def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
-    """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message."""
-    # The lock that INSERT and COPY take, taken some statements earlier, so that the table cannot be altered between the
-    # check and the rows. ONLY, since the partitions' own definitions follow the parent's.
+    """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message.
+
+    So the table cannot be altered between the check and the rows.
+    """
+    # ONLY, since the partitions' own definitions follow the parent's.
     locking = f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE; ".replace("%", "%%") if lock else ""
     named = {"table": str(table)}
     cursor.execute(locking + _PLAIN, named)
@@ -140,12 +139,7 @@ _MARK_DELETED = "leave out delete_when, and mark deleted rows in a column"
 
 
 def refuse_unfit(tree: TableTree, table: TableName, rows: Rows) -> None:
-    """Refuse a target in which rows could be lost, or exist without the decision.
-
-    Raises:
-        ConfigurationError: it, or one of its partitions, is a view, a foreign table or the like, or is unlogged; or it
-            has a rule that would apply to an upsert or a deletion.
-    """
+    """Refuse a target in which rows could be lost, or exist without the decision."""
     if tree.unfit is not None:
         raise refused("table", str(table), *tree.unfit)
     for name, applies, effect, otherwise in (
@@ -413,9 +407,7 @@ def table_oid(connection: Connection, table: str) -> int | None:
 def read_target(connection: Connection, rows: Rows) -> TargetTable:
     """Read columns and unique keys of the table of ``rows``, which is found along search_path if it has no schema.
 
-    Raises:
-        ConfigurationError: as `table_oid` and `refuse_unfit`; there is no such table, or this connection would not send
-            text in UTF-8.
+    A ConfigurationError if there is none, or as `table_oid`, `refuse_unfit` and `utf8_connection`.
     """
     wanted, oid = TableName.parse(rows.table), table_oid(connection, rows.table)
     if oid is None:
@@ -455,10 +447,7 @@ def utf8_connection(connection: Connection) -> psycopg2.extensions.connection:
     """The psycopg2 connection below a SQLAlchemy one, in the same transaction.
 
     COPY BINARY transfers text unchanged, and the server assumes the client's encoding. psycopg2 adopts the server's
-    encoding, so with a LATIN1 database 'ü' would silently arrive as two letters.
-
-    Raises:
-        ConfigurationError: the client's encoding is not UTF-8.
+    encoding, so with a LATIN1 database 'ü' would silently arrive as two letters: any but UTF-8 is refused.
     """
     driver: psycopg2.extensions.connection = connection.connection.driver_connection  # type: ignore[assignment]
     if driver.encoding != "UTF8":

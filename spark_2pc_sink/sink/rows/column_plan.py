@@ -168,15 +168,12 @@ def plan_columns(
     order: DataType | None = None,
     expressions: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
-    """Match the columns of a batch with those of the table.
+    """Match the columns of a batch with those of the table; the first column, or key, that does not match is refused.
 
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
-
-    Raises:
-        ConfigurationError: the first column, or key, that does not match; no data was written.
     """
     types = dict(fields)
     names = list(types)
@@ -185,9 +182,16 @@ def plan_columns(
     keys = _unique_key(rows.keys, names, target)
     columns = []
     for name, column in targets.items():
+        spark_type = types[name]
+        storage, (expression, arrow) = storage_of(spark_type, column), in_arrow(quoted(name), spark_type, column)
+        if storage is None or arrow is None:
+            rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
+            raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql[name]))
+        if is_json(spark_type, column):
+            _check_json(name, spark_type, source_sql[name])
         # A row may carry no value for an unchanged column; PostgreSQL rejects an actual null.
         nullable = name in (rows.unchanged_when or ()) or (column.nullable and name not in keys)
-        columns.append(_planned(name, types[name], target, column, nullable=nullable, source_sql=source_sql[name]))
+        columns.append(PlannedColumn(name, expression, arrow, nullable, storage, column))
     plan = ColumnPlan(
         table=target.table,
         columns=tuple(columns),
@@ -199,9 +203,6 @@ def plan_columns(
     if keys:
         _check_updated(plan, target)
     return plan
-
-
-# --- names and keys ----------------------------------------------------------------------------------------------
 
 
 def _target_columns(
@@ -332,21 +333,6 @@ def _refused_order(rule: str, remedy: str) -> ConfigurationError:
     return refused("upsert_late_rows", "keep_newer", rule, f"{remedy}; or leave it at upsert_late_rows='replace'")
 
 
-# --- types -------------------------------------------------------------------------------------------------------
-
-
-def _planned(
-    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, nullable: bool, source_sql: str
-) -> PlannedColumn:
-    storage, (expression, arrow) = storage_of(spark_type, column), in_arrow(quoted(name), spark_type, column)
-    if storage is None or arrow is None:
-        rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
-        raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql))
-    if is_json(spark_type, column):
-        _check_json(name, spark_type, source_sql)
-    return PlannedColumn(name, expression, arrow, nullable, storage, column)
-
-
 def order_column(spark_type: DataType) -> tuple[Any, str]:
     """The Arrow type of order keys, and their type in the database, by the type of upsert_order_by."""
     kind = type(spark_type).__name__
@@ -460,10 +446,7 @@ def add_columns(connection: Connection, fields: Sequence[StructField], target: T
     """Add columns, with the types of `create_table_ddl`; each is nullable, because earlier rows lack it.
 
     ALTER TABLE blocks all others from the table until the transaction ends, and waits up to lock_timeout for those that
-    use it. Columns added concurrently by another sink are accepted.
-
-    Raises:
-        ConfigurationError: a type without a counterpart, or the role does not own the table.
+    use it. Columns added concurrently by another sink are accepted. The role must own the table.
     """
     added = (
         f"ADD COLUMN IF NOT EXISTS {quote_identifier(field.name)} {sql_type(field.name, field.dataType)}"

@@ -64,7 +64,6 @@ PGPQ_ELEMENT_OIDS = frozenset({16, 17, 20, 21, 23, 25, 700, 701, 1082, 1083, 111
 
 # Microseconds from 1970-01-01, Arrow's and Spark's epoch, to 2000-01-01, PostgreSQL's.
 _POSTGRES_EPOCH_MICROSECONDS = 946_684_800_000_000
-_UUID_BYTES = 16
 _NIL_UUID = "00000000-0000-0000-0000-000000000000"
 # array_recv: dimensions, flag for nulls, element type; then for each dimension its length and lower bound.
 _ARRAY_HEADER = np.dtype(
@@ -76,7 +75,7 @@ def uuid_payload(texts: Any) -> Any:
     """The 16 bytes of each uuid; all texts are canonical, see `UUID_TEXT`."""
     digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
     content = pa.py_buffer(bytes.fromhex(digits.tobytes().decode()))
-    return _with_nulls_of(texts, pa.Array.from_buffers(pa.binary(_UUID_BYTES), len(texts), [None, content]))
+    return _with_nulls_of(texts, pa.Array.from_buffers(pa.binary(16), len(texts), [None, content]))
 
 
 def timestamp_payload(timestamps: Any) -> Any:
@@ -127,9 +126,8 @@ class Encoding(Enum):
 class Storage:
     """How the values of a scalar type are stored.
 
-    Attributes:
-        wire: Arrow type to cast to before encoding; None for no cast.
-        cast: the database converts the text to the value, see `spark_2pc_sink.sink.rows.table_copy`.
+    Arrow casts them to ``wire``, if it is given, before they are encoded; with ``cast`` the database converts text to
+    the value, see `spark_2pc_sink.sink.rows.table_copy`.
     """
 
     wire: Any | None = None
@@ -188,11 +186,8 @@ class CopyEncoder:
     def encode(self, batch: Any) -> bytes:
         """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
 
-        The result may be empty: pgpq returns about a MiB at a time, always whole rows.
-
-        Raises:
-            UnstorableValueError: a value cannot be stored; no row of this batch was encoded.
-            LocalProtocolError: the batch does not match the plan.
+        The result may be empty: pgpq returns about a MiB at a time, always whole rows. If a value cannot be stored, an
+        UnstorableValueError is raised before any row of this batch is encoded.
         """
         deleting = batch.column(DELETE_COLUMN) if self._deletes else None
         if deleting is not None and not pc.any(deleting).as_py():
@@ -232,8 +227,7 @@ class CopyEncoder:
             self._refuse_null(batch, column, values.is_null())
         scalars = pc.list_flatten(values) if column.element_oid else values
         for check in column.storage.checks:
-            offenders = check.offenders(scalars)
-            if offenders is not None:
+            if (offenders := check.offenders(scalars)) is not None:
                 first = offenders.index(value=True).as_py()
                 row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
                 rule = check.rule.format(column.type_name)
@@ -253,7 +247,6 @@ class CopyEncoder:
 
 
 def _wire(column: CopyColumn, values: Any, scalars: Any) -> Any:
-    """The array that pgpq encodes."""
     storage = column.storage
     if column.element_oid and column.element_oid not in PGPQ_ELEMENT_OIDS:
         elements = scalars  # text is its own payload

@@ -135,11 +135,12 @@ class KeyedRows(TableRows):
         self._key_texts = ", ".join(f"{quote_identifier(key)}::text" for key in plan.upsert_keys)
         # A domain cannot be compared with its base type.
         types = {column.name: column.target.stored_type for column in plan.columns}
-        winner, there = (
-            ", ".join(f"{row}.{quote_identifier(key)}::{types[key]}" for key in plan.upsert_keys)
-            for row in ("winners", "there")
-        )
+        typed = [f"{quote_identifier(key)}::{types[key]}" for key in plan.upsert_keys]
+        winner, there = (", ".join(f"{row}.{key}" for key in typed) for row in ("winners", "there"))
         self._same_key = f"ROW({winner}) = ROW({there})"
+        # If both a guard of the plan and a trigger may skip rows, those of the guard are counted.
+        guarded = plan.rows.upsert_where is not None or plan.late_by is not None
+        self._counts_skipped = guarded and self._tree.skipping_triggers
         self._deleting = self._deleted = self._written = self._incomplete = 0
         with refused_rows(plan.table):
             self._cursor.execute(_staging_ddl(plan))
@@ -195,10 +196,8 @@ class KeyedRows(TableRows):
             # Perhaps other rows were deleted, or a conflicting insertion was undone: looking up the keys tells.
             self._look_up_keys()
         if self._deleting and tree.triggers and (there := self._count_winners(deleting=True, in_target=True)):
-            raise self._refused(
-                f"{there} rows that were to be deleted are still there: a trigger of the table prevents the "
-                "deletion, or inserts rows again"
-            )
+            reason = "a trigger of the table prevents the deletion, or inserts rows again"
+            raise self._refused(f"{there} rows that were to be deleted are still there: {reason}")
         return WrittenRows(given=rows, written=self._written, deleted=self._deleted, left_out=given - self._written)
 
     def forget(self) -> None:
@@ -260,12 +259,6 @@ class KeyedRows(TableRows):
                 )
         return updated
 
-    @property
-    def _counts_skipped(self) -> bool:
-        """If both a guard of the plan and a trigger may skip rows, those of the guard are counted."""
-        guarded = self._plan.rows.upsert_where is not None or self._plan.late_by is not None
-        return guarded and self._tree.skipping_triggers
-
     def _check_written(self, tree: TableTree, given: int) -> None:
         """Check that every row is written, or left out for a reason in the plan.
 
@@ -281,9 +274,8 @@ class KeyedRows(TableRows):
             # DO NOTHING does not count existing keys, so every key is looked up.
             self._look_up_keys()
         elif self._tree.skipping_triggers:
-            skipped = 0
-            if self._counts_skipped:
-                skipped = self._count(f"SELECT pg_catalog.current_setting({_SKIPPED})")
+            query = f"SELECT pg_catalog.current_setting({_SKIPPED})"
+            skipped = self._count(query) if self._counts_skipped else 0
             self._refuse_missing(self._count_winners(deleting=False) - skipped, self._written)
         else:
             raise BatchRetryError(reason=f"a partition with triggers was attached to {plan.table} during the batch")

@@ -126,8 +126,6 @@ _FORMS: Final = (
     | dict.fromkeys(("DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType"), _PLAIN)
     | {"BinaryType": "hex({})", "TimestampType": "CAST(unix_micros({}) AS STRING)", "VariantType": "hex(to_json({}))"}
 )
-
-
 #: Half of a SHA-256, in hexadecimal.
 _IDENTITY_DIGITS: Final = 32
 #: Types for which Spark has no hash.
@@ -140,9 +138,6 @@ def identity_sql(schema: StructType) -> str:
     Authors of rows cannot forge a row that is mistaken for a bad one. `_encoded` distinguishes null from an empty text
     and marks column boundaries; unlike a cast of a timestamp to text, it is independent of session settings, and it
     preserves bytes that are not valid text.
-
-    Raises:
-        ConfigurationError: values of a column's type cannot be told apart, or two columns have the same name.
     """
     names = schema.fieldNames()
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -229,8 +224,7 @@ def dead_letter_json(schema: StructType) -> str:
 
 def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
     """SQL for a value that to_json converts without loss."""
-    text = _BY_TEXT.get(type(kind).__name__)
-    if text is not None:
+    if (text := _BY_TEXT.get(type(kind).__name__)) is not None:
         return text.format(sql)
     element = f"_2pc_{depth}"
     if isinstance(kind, StructType) and kind.fields:

@@ -43,14 +43,12 @@ from spark_2pc_sink.sink.stream.task_stream import FrameKind
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 
-
 #: Signature, flags 0, header extension of 0 bytes.
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 
 #: Bytes passed to psycopg2 at a time: bounds the copies made by it and libpq. Measured with 93 MB, sizes from 8 KiB to
 #: 8 MiB are equally fast, so a size was chosen that has no noticeable memory cost.
 READ_BYTES = 256 * 1024
-
 
 #: COPY bytes of whole rows, in an object with the buffer protocol.
 CopyBytes = Any
@@ -188,27 +186,21 @@ def _detail(error: psycopg2.Error) -> str:
     return "; ".join(" ".join(part.split()) for part in parts if part)
 
 
-# --- the rows of one table -------------------------------------------------------------------------------------
-
-
 class TableRows(ABC):
     """The rows of a batch to be written in the deciding transaction; creating it locks the target as COPY does.
 
-    They are copied into the target, or into a table that ``collects`` them.
-
-    Attributes:
-        copied: number of rows that the server has received.
-
-    Raises:
-        BatchRetryError: the table was altered since it was planned.
-        ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
+    They are copied into the target, or into a table that ``collects`` them. A BatchRetryError if the table was altered
+    since it was planned; a table that may no longer get rows is refused as by `refuse_unfit`.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan, collects: TableName | None = None) -> None:
         self._cursor = utf8_connection(connection).cursor()
         self._plan = plan
         self._into = collects or plan.table
-        self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
+        # Staging table for rows some of whose columns are copied as text.
+        self._texts = TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
+        self._copy_statement = copy_statement(self._texts if plan.casts else self._into, plan.copied_names)
+        #: Number of rows that the server has received.
         self.copied: int = 0
         with refused_rows(plan.table):
             try:
@@ -223,23 +215,27 @@ class TableRows(ABC):
                 raise altered_error(f"column {changed}")
             if plan.casts:
                 columns = ", ".join(f"{quote_identifier(each.name)} {each.copied_type}" for each in plan.copied)
-                self._cursor.execute(f"CREATE TEMPORARY TABLE {_texts(plan)} ({columns}) ON COMMIT DROP")
+                self._cursor.execute(f"CREATE TEMPORARY TABLE {self._texts} ({columns}) ON COMMIT DROP")
         # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
         self._target = f"{'' if self._tree.partitioned else 'ONLY '}{plan.table}"
 
     def copy(self, pieces: Iterable[CopyBytes]) -> None:
-        """Copy rows; raises what ``pieces`` raises.
-
-        Raises:
-            ConstraintError: the table refused a row. Also in the other methods.
-        """
+        """Copy rows; raises what ``pieces`` raises, and like the other methods a ConstraintError for a refused row."""
         plan = self._plan
         with refused_rows(plan.table, casts=plan.casts):
             copied = copy_rows(self._cursor, self._copy_statement, pieces)
             if plan.casts:
-                self._cursor.execute(_cast_statement(plan, self._into))
+                values = (
+                    f"{quote_identifier(column.name)}{f'::{column.target.stored_type}' if column.storage.cast else ''}"
+                    for column in plan.copied
+                )
+                # Assignment to a column rejects values beyond its length, where a cast would truncate them.
+                self._cursor.execute(
+                    f"INSERT INTO {self._into} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
+                    f"SELECT {', '.join(values)} FROM {self._texts}"
+                )
                 copied = self._cursor.rowcount
-                self._cursor.execute(f"TRUNCATE {_texts(plan)}")
+                self._cursor.execute(f"TRUNCATE {self._texts}")
         self.copied += copied
 
     @abstractmethod
@@ -254,18 +250,14 @@ class TableRows(ABC):
     def finish(self, rows: int) -> WrittenRows:
         """Check that all ``rows`` that tasks encoded have arrived, and return the table's counts.
 
-        Deferred constraints are checked now: with several tables, each is written before the first is finished.
-
-        Raises:
-            ConstraintError: the table refused a row, or a trigger dropped one.
-            DuplicateKeyError: a key occurs twice and there is no order, or twice with the greatest. Raised as soon as
-                it is detected, by any method.
+        Deferred constraints are checked now: with several tables, each is written before the first is finished. If a
+        key occurs twice and there is no order, or twice with the greatest, any method may raise a DuplicateKeyError.
         """
 
     def forget(self) -> None:
         """Remove auxiliary tables: other rows may follow in the same transaction."""
         if self._plan.casts:
-            self._cursor.execute(f"DROP TABLE {_texts(self._plan)}")
+            self._cursor.execute(f"DROP TABLE {self._texts}")
 
     def _read_tree(self, *, lock: bool) -> TableTree:
         tree = read_tree(self._cursor, self._plan.table, lock=lock)
@@ -288,9 +280,8 @@ class TableRows(ABC):
 
     def _refuse_missing(self, given: int, arrived: int) -> None:
         if arrived != given:
-            raise self._refused(
-                f"{given} rows were written and {arrived} arrived: a trigger of the table drops or deletes rows"
-            )
+            reason = "a trigger of the table drops or deletes rows"
+            raise self._refused(f"{given} rows were written and {arrived} arrived: {reason}")
 
     def _refused(self, detail: str) -> ConstraintError:
         return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
@@ -316,23 +307,6 @@ class AppendedRows(TableRows):
                 arrived = self._count(query)
             self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
         return WrittenRows(given=rows, written=rows)
-
-
-def _texts(plan: ColumnPlan) -> TableName:
-    """The staging table for rows if some columns are copied as text."""
-    return TableName(f"_2pc_texts_{plan.lane}", "pg_temp")
-
-
-def _cast_statement(plan: ColumnPlan, table: TableName) -> str:
-    """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
-    values = [
-        f"{quote_identifier(column.name)}{f'::{column.target.stored_type}' if column.storage.cast else ''}"
-        for column in plan.copied
-    ]
-    return (
-        f"INSERT INTO {table} ({identifiers(plan.copied_names)}) OVERRIDING SYSTEM VALUE "
-        f"SELECT {', '.join(values)} FROM {_texts(plan)}"
-    )
 
 
 def altered_error(what: str) -> BatchRetryError:
@@ -395,14 +369,10 @@ class TableCopy:
 
         Deletions come first, from the last table to the first; then tables are written in order, so that a row exists
         before another one that refers to it. Deferred constraints are checked after all of them. ``encoded`` are the
-        numbers of rows that tasks have sent, by lane.
-
-        Raises:
-            BatchRetryError: the server has received a different number of rows.
+        numbers of rows that tasks have sent, by lane; a BatchRetryError if the server has received others.
         """
         for lane in reversed(self._targets):
             self._table_rows(lane, connection).delete()
-        written = NOTHING_WRITTEN
         for lane in self._targets:
             rows = self._table_rows(lane, connection)
             if lane in self._spilled:
@@ -415,9 +385,8 @@ class TableCopy:
                 reason = f"tasks sent {sent} rows for output {lane}, and the database received {rows.copied}"
                 raise BatchRetryError(reason=reason)
             rows.write()
-        for lane in self._targets:
-            written += self._table_rows(lane, connection).finish(encoded.get(lane, 0))
-        return written
+        written = (self._table_rows(lane, connection).finish(encoded.get(lane, 0)) for lane in self._targets)
+        return sum(written, NOTHING_WRITTEN)
 
     def close(self) -> None:
         """Remove the files of rows that have waited."""

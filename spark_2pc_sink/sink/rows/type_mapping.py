@@ -79,7 +79,6 @@ _ALL_FIELDS = 0x7FFF
 _YEARS, _SECONDS = 1 << 2, 1 << 12
 _PRECISION_BITS = 16
 
-
 Rule: TypeAlias = "Callable[[DataType, TargetColumn], Storage | None]"
 
 #: Spark's scalar types by class: the PostgreSQL type that holds each value, and the Arrow type in which Spark passes it
@@ -157,9 +156,6 @@ _JSON_CHECKS = (ValidText("it is not valid UTF-8, or a text in it is not"), Text
 JSON_STORAGE = {"json": Storage(checks=_JSON_CHECKS), "jsonb": Storage(checks=_JSON_CHECKS, encoding=Encoding.JSONB)}
 
 
-# --- rules -------------------------------------------------------------------------------------------------------
-
-
 _AS_IT_IS = Storage()
 _CAST = Storage(checks=(ValidText(), TextWithoutNul()), cast=True)
 _UUID = Storage(checks=(ValidText(), UUID_TEXT), encoding=Encoding.UUID)
@@ -219,18 +215,17 @@ def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
 
 
 def _timestamp(_: DataType, column: TargetColumn) -> Storage:
-    checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX),)
-    return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
+    return Storage(checks=(WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX), *_fraction(column)))
 
 
-def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
+def _fraction(column: TargetColumn, unit_digits: int = _MICROSECOND_DIGITS) -> tuple[Check, ...]:
     _, kept = _interval_limits(column)
     return (WholeMultiple(10 ** (unit_digits - kept)),) if kept < _MICROSECOND_DIGITS else ()
 
 
 def _interval(_: DataType, column: TargetColumn) -> Storage | None:
     fields, __ = _interval_limits(column)
-    return Storage(checks=_fraction(column, _MICROSECOND_DIGITS)) if fields & _SECONDS else None
+    return Storage(checks=_fraction(column)) if fields & _SECONDS else None
 
 
 def _interval_limits(column: TargetColumn) -> tuple[int, int]:
@@ -341,7 +336,8 @@ def conversion(name: str, spark_type: DataType, target: TargetTable, column: Tar
     else:
         reason = _REASONS.get((kind, column.base_type), reason)
         to = SPARK_COUNTERPARTS[column.base_type]
-        if not _has_cast(kind, to):
+        castable = _TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS
+        if to != "string" and kind not in (*TEXTS, "NullType", *castable):
             return f"{reason}: convert it with an expression of type {to} over {value}, {alter}"
         converted = f"cast({value} as {to})"
     if of_column is not spark_type:
@@ -349,13 +345,6 @@ def conversion(name: str, spark_type: DataType, target: TargetTable, column: Tar
     elif column.is_array:
         converted = f"array({converted})"
     return f"{reason}: convert it with {columns_with(name, converted)}, {alter}"
-
-
-def _has_cast(kind: str, to: str) -> bool:
-    """Whether Spark has a meaningful cast from a type, by its class, to one of `SPARK_COUNTERPARTS`."""
-    if to == "string" or kind in (*TEXTS, "NullType"):
-        return True
-    return kind in (_TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS)
 
 
 def columns_with(name: str, expression: str) -> str:

@@ -118,9 +118,7 @@ class WholeNumberRange:
 
     def offenders(self, values: Any) -> Any | None:
         numbers = whole_numbers(values)
-        bounds = pc.min_max(numbers)
-        least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-        if least is None or (self.low <= least and greatest <= self.high):
+        if within(numbers, self.low, self.high):
             return None
         wide = numbers.cast(pa.int64())  # the bounds may be beyond the array's own type
         return _some(pc.or_(pc.less(wide, self.low), pc.greater(wide, self.high)))
@@ -148,9 +146,7 @@ class DecimalRange:
     rule: str = "it does not fit {} without losing digits"
 
     def offenders(self, values: Any) -> Any | None:
-        bounds = pc.min_max(values)
-        low, high = bounds["min"].as_py(), bounds["max"].as_py()
-        if low is None or (self.low <= low and high <= self.high and self._exact(values)):
+        if within(values, self.low, self.high) and self._exact(values):
             return None
         return pa.array([value is not None and not self._fits(value) for value in values.to_pylist()])
 
@@ -178,6 +174,13 @@ def text_bytes(values: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     width = np.int64 if values.type in (pa.large_string(), pa.large_binary()) else np.int32
     offsets = np.frombuffer(offsets_buffer, width)
     return np.frombuffer(data_buffer, np.uint8)[offsets[values.offset] : offsets[values.offset + len(values)]]
+
+
+def within(numbers: Any, low: Any, high: Any) -> bool:
+    """True if all numbers of an array, if it has any, lie between two inclusive bounds."""
+    found = pc.min_max(numbers)
+    least, greatest = found["min"].as_py(), found["max"].as_py()
+    return least is None or (low <= least and greatest <= high)
 
 
 def whole_numbers(values: Any) -> Any:

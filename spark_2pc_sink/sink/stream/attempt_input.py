@@ -102,17 +102,16 @@ class FrameReader:
         if kind not in _PAYLOAD_BYTES:
             raise _broken(f"frame {self._next_number} has the unknown kind {kind}")
         self._kind = FrameKind(kind)
+        name = self._kind.name
         if (self._kind is FrameKind.HELLO) != (self._next_number == 0):
-            raise _broken(
-                f"frame {self._next_number} is {self._kind.name}: the first frame, and no other, must be HELLO"
-            )
+            raise _broken(f"frame {self._next_number} is {name}: the first frame, and no other, must be HELLO")
         if number != self._next_number:
             raise _broken(f"received frame {number}, expected frame {self._next_number}")
         least, most = _PAYLOAD_BYTES[self._kind]
         if not least <= payload_bytes <= most:
-            raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be {least} to {most}")
+            raise _broken(f"{name} has a payload of {payload_bytes} bytes, which must be {least} to {most}")
         if self._details_bytes > _DETAILS_BYTES_MAX or (self._details_bytes and self._kind is not FrameKind.RECORDS):
-            raise _broken(f"{self._kind.name} has {self._details_bytes} bytes of details")
+            raise _broken(f"{name} has {self._details_bytes} bytes of details")
         self._next_number += 1
         self.frame_bytes = self._details_bytes + payload_bytes
 
@@ -178,11 +177,7 @@ class Sender:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A frame for a consumer, which releases its bytes with `AttemptInput.done`.
-
-    Attributes:
-        batch: of a frame of records.
-    """
+    """A frame for a consumer, which releases its bytes with `AttemptInput.done`; ``batch`` is that of RECORDS."""
 
     sender: Sender
     frame: Frame
@@ -190,11 +185,9 @@ class Released:
 
 
 class AttemptInput:
-    """The output of one attempt's tasks. Thread-safe.
+    """The output of one attempt's tasks, of which ``tasks_at_once`` may run at a time. Thread-safe.
 
-    Args:
-        tasks_at_once: how many tasks may run at a time; determines how much is held back of each.
-        wake: called, with the lock held, when a sender may have got room, or has an answer, or all must end.
+    ``wake`` is called, with the lock held, when a sender may have got room, or has an answer, or all must end.
     """
 
     def __init__(self, bytes_max: int, tasks_at_once: int, wake: Callable[[], None] = lambda: None) -> None:
@@ -293,10 +286,8 @@ class AttemptInput:
                 newer = known.task_attempt
                 raise StaleTaskError(reason=f"attempt {task_attempt} of task {task} was replaced by attempt {newer}")
             if known is not None and known.committed:
-                error = BatchRetryError(
-                    reason=f"task {task} ran again as attempt {task_attempt}, and what attempt {known.task_attempt} "
-                    "had sent was already being written"
-                )
+                sent = f"what attempt {known.task_attempt} had sent was already being written"
+                error = BatchRetryError(reason=f"task {task} ran again as attempt {task_attempt}, and {sent}")
                 self.fail(error)
                 raise error
             if known is not None:
@@ -385,12 +376,8 @@ class AttemptInput:
             if sender.ended or sender.replaced or self.failure is not None:
                 return
             if sender.committed:
-                self.fail(
-                    BatchRetryError(
-                        reason=f"lost the connection to attempt {sender.task_attempt} of task {sender.task}, and what "
-                        "it had sent was already being written"
-                    )
-                )
+                reason = f"lost the connection to attempt {sender.task_attempt} of task {sender.task}"
+                self.fail(BatchRetryError(reason=f"{reason}, and what it had sent was already being written"))
                 return
             self._drop(sender)
             del self._senders[sender.task]
@@ -454,9 +441,8 @@ _GRACE_S: Final = 1.0
 class BackgroundTask(threading.Thread):
     """Work in parallel with a job; see `attempt_threads`.
 
-    Args:
-        work: the thread's function. It returns when there is no more input, and soon after the input has failed.
-        interrupt: ends the work's current wait; called from another thread, perhaps several times.
+    ``work`` returns when there is no more input, and soon after the input has failed. ``interrupt`` ends its current
+    wait, called from another thread, perhaps several times.
     """
 
     def __init__(self, work: Callable[[], None], name: str, interrupt: Callable[[], None]) -> None:
@@ -488,10 +474,8 @@ class BackgroundTask(threading.Thread):
 def attempt_threads(source: AttemptInput, *tasks: BackgroundTask) -> Iterator[None]:
     """Around the job: the threads that consume the output of an attempt's tasks. None is left running.
 
-    An error of a thread precedes that of the block, which is its consequence.
-
-    Args:
-        source: their input. It is closed when the block ends, and fails when the block fails.
+    ``source`` is their input: it is closed when the block ends, and fails when the block fails. An error of a thread
+    precedes that of the block, which is its consequence.
     """
     try:
         with source.failing():

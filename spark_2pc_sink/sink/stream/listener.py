@@ -181,8 +181,6 @@ class ListenerThread(threading.Thread):
         if monotonic() >= self._swept_s + self._limits.alive_s / 2:
             self._sweep()
 
-    # --- one connection ------------------------------------------------------------------------------------------
-
     def _accept(self) -> None:
         try:
             sock, _ = self._server.accept()
@@ -292,8 +290,6 @@ class ListenerThread(threading.Thread):
             connection.attempt.lost(connection.sender)
         connection.sock.close()
 
-    # --- all connections -----------------------------------------------------------------------------------------
-
     def _look(self) -> None:
         """Notify connections of changes to their attempts, and resume those for which there is room now."""
         for connection in list(self._connections):
@@ -362,9 +358,8 @@ class StreamAttempt(AttemptInput):
 class StreamListener:
     """Listens for the tasks of a run. A context manager; no thread, socket or file is left after it.
 
-    Args:
-        is_needed: False once the query has ended, whose listener may still be open. It then gives up its port to
-            another listener of the process that finds none free.
+    ``is_needed`` returns False once the query has ended, whose listener may still be open. It then gives up its port to
+    another listener of the process that finds none free.
     """
 
     def __init__(
@@ -425,24 +420,19 @@ class StreamListener:
                         if not other._is_needed():  # noqa: SLF001 - of another object of this class
                             other.close()
                     server = _bound(endpoint)
-                address = StreamAddress(
-                    endpoint.host.strip("[]"), server.getsockname()[1], b"", certificate, self.limits.io_deadline_s
-                )
+                host, port = endpoint.host.strip("[]"), server.getsockname()[1]
+                address = StreamAddress(host, port, b"", certificate, self.limits.io_deadline_s)
                 self._listening = ListenerThread(self, server, tls), address
             return self._listening[1]
 
     def wake(self) -> None:
-        listening = self._listening
-        if listening is not None:
+        if (listening := self._listening) is not None:
             listening[0].wake()
 
     def attempt_of(self, token: bytes) -> StreamAttempt | None:
         """The attempt of a token, found in a time that does not depend on the token."""
-        found = None
-        for attempt in self._attempts:
-            if hmac.compare_digest(attempt.token, token):
-                found = attempt
-        return found
+        found = [attempt for attempt in self._attempts if hmac.compare_digest(attempt.token, token)]
+        return found[0] if found else None
 
     def failed(self, error: Exception) -> None:
         for attempt in self._attempts:

@@ -40,7 +40,6 @@ HELLO: Final = struct.Struct(">IQ")
 RECORDS: Final = struct.Struct(">i16sHh")
 _ANSWER: Final = struct.Struct(">BI")
 NO_KEY: Final = -1
-DIGEST_BYTES: Final = 16
 
 
 class FrameKind(IntEnum):
@@ -68,11 +67,9 @@ _WITH_TEXT: Final = (DriverMessage.ANSWER, DriverMessage.REFUSED)
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame.
+    """One frame. Its payload has at least one byte.
 
-    Attributes:
-        payload: at least one byte. Writable in a received frame: the driver writes producer id, epoch and sequence into
-            a record batch in place.
+    It is writable in a received frame: the driver writes producer id, epoch and sequence into a record batch in place.
     """
 
     kind: FrameKind
@@ -95,10 +92,9 @@ END: Final = Frame(FrameKind.END, memoryview(bytes(1)))
 
 
 def packed_details(batch: EncodedBatch) -> bytes:
-    """The details of a RECORDS frame."""
     topic = batch.partition.topic.encode()
     key = b"" if batch.row_key is None else batch.row_key.encode()
-    digest = batch.digest.to_bytes(DIGEST_BYTES, "big")
+    digest = batch.digest.to_bytes(16, "big")
     key_bytes = NO_KEY if batch.row_key is None else len(key)
     return RECORDS.pack(batch.partition.partition, digest, len(topic), key_bytes) + topic + key
 
@@ -185,12 +181,8 @@ class StreamOutput(ABC):
 
     def __init__(self) -> None:
         self._collected: dict[int, tuple[bytearray, int]] = {}
-        self._totals: dict[int, LaneTotals] = {}
-
-    @property
-    def totals(self) -> dict[int, LaneTotals]:
-        """The totals sent, by lane; complete after `finish`."""
-        return dict(self._totals)
+        #: The totals sent, by lane; complete after `finish`.
+        self.totals: dict[int, LaneTotals] = {}
 
     def rows(self, lane: int, data: Any, count: int) -> None:
         """Send COPY bytes of whole rows, without header and trailer; above 1 MiB in parts: it becomes one frame."""
@@ -230,7 +222,7 @@ class StreamOutput(ABC):
 
     def _put_counted(self, frame: Frame, batch: EncodedBatch | None = None) -> None:
         self._put(frame)
-        self._totals[frame.lane] = self._totals.get(frame.lane, LaneTotals()) + LaneTotals.of(frame, batch)
+        self.totals[frame.lane] = self.totals.get(frame.lane, LaneTotals()) + LaneTotals.of(frame, batch)
 
     @abstractmethod
     def _put(self, frame: Frame) -> None: ...

@@ -73,12 +73,8 @@ def content_of(key: bytes | None, value: bytes | None, headers: Headers | None) 
     )
 
 
-def record_hash(topic: str, content: bytes) -> int:
-    """The hash of one record; the sum of those of a batch, modulo `MODULUS`, is the batch's digest."""
-    return xxhash.xxh3_128_intdigest(content, _seed(topic))
-
-
 def digest_of(topic: str, contents: Sequence[bytes]) -> int:
+    """The sum of the records' hashes, modulo `MODULUS`; of one record its hash."""
     seed, hashed = _seed(topic), xxhash.xxh3_128_intdigest
     return sum([hashed(content, seed) for content in contents]) % MODULUS
 
@@ -248,22 +244,11 @@ def _claim(line: HistoryLine, before: Sequence[HistoryBatch], *, newest: bool, c
 
 @dataclass
 class Found:
-    """The records in one batch's ranges; ``seen`` has the first and the last offset of a record in each partition."""
+    """Counted records; ``seen`` has the first and the last offset of one in each partition. The digest is a batch's."""
 
     records: int = 0
     digest: int = 0
     seen: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass
-class Unclaimed:
-    """Consecutive records outside of claims; ``after`` is the index of the previous claim, -1 for none."""
-
-    partition: TopicPartition
-    first: int
-    last: int
-    records: int
-    after: int
 
 
 @dataclass(frozen=True)
@@ -313,7 +298,8 @@ class Tally:
         #: By partition, the offset up to which records were counted (exclusive).
         self.reached: dict[TopicPartition, int] = {}
         self.found: list[Found] = [Found() for _ in claims]
-        self.unclaimed: list[Unclaimed] = []
+        #: Records outside of claims, by their partition and the index of the claim that they follow, -1 for none.
+        self.unclaimed: dict[tuple[TopicPartition, int], Found] = {}
         self.records: int = 0
         ranges: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for index, claim in enumerate(claims):
@@ -334,17 +320,12 @@ class Tally:
             first, last, records = offsets[stretch.start], offsets[stretch.stop - 1], stretch.stop - stretch.start
             if stretch.claim >= 0:
                 found = self.found[stretch.claim]
-                found.records += records
                 found.digest += digest_of(partition.topic, contents[stretch.start : stretch.stop])
                 found.digest %= MODULUS
-                found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
-                continue
-            before = next((left for left in reversed(self.unclaimed) if left.partition == partition), None)
-            if before is not None and before.after == stretch.order:
-                before.last = last
-                before.records += records
             else:
-                self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
+                found = self.unclaimed.setdefault((partition, stretch.order), Found())
+            found.records += records
+            found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
 
 
 def offsets_of(messages: Sequence[Message]) -> list[int]:
@@ -376,19 +357,17 @@ class HistoryCheck:
             self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
         if not self._digests:
             self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
-        results = tuple(
-            self._result(claim, found) for claim, found in zip(known.claims, tally.found, strict=True) if claim.in_scope
-        )
-        for left in tally.unclaimed:
-            records = counted(left.records, "record")
-            if left.after < 0 and not known.from_the_start:
-                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
+        pairs = zip(known.claims, tally.found, strict=True)
+        results = tuple(self._result(claim, found) for claim, found in pairs if claim.in_scope)
+        for (at, after), left in tally.unclaimed.items():
+            records, (first, last) = counted(left.records, "record"), left.seen[at]
+            if after < 0 and not known.from_the_start:
+                what = f"{records} of {at} before offset {last + 1} against the history"
                 self.differences.skip(what, "it does not reach back that far")
                 continue
-            where = "before the first batch" if left.after < 0 else f"after batch {known.claims[left.after].batch}"
+            where = "before the first batch" if after < 0 else f"after batch {known.claims[after].batch}"
             text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
-            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
-            self.differences.add(Difference(kind="gap", text=text, **place))
+            self.differences.add(Difference(kind="gap", text=text, **asdict(at), offset=first, last_offset=last))
         return results
 
     def _result(self, claim: HistoryBatch, found: Found) -> BatchResult:
@@ -414,14 +393,11 @@ class HistoryCheck:
             place = asdict(min(at for at in claim.ranges if at.topic == topic))
             if now is None:
                 text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
-                yield Difference(kind="topic_deleted", text=text, **place)
             else:
                 text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
-                yield Difference(kind="topic_remade", text=text, **place)
-        for partition, (first, last) in sorted(claim.ranges.items()):
+            yield Difference(kind="topic_deleted" if now is None else "topic_remade", text=text, **place)
+        for partition, (first, last) in sorted(claim.present.items()):
             start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
-            if partition.topic in claim.gone:
-                continue
             if start is None or end is None:
                 text = f"partition {partition} does not exist any more"
             elif start > first:
@@ -446,8 +422,8 @@ class HistoryCheck:
             wanted = (found.digest - int(claim.digest, 16)) % MODULUS
             place = self._locate(claim, wanted) if many == 1 else None
             if place is not None:
-                at, offset = place
-                text, first, last = "this record does not belong to the batch", offset, offset
+                at, first = place
+                text, last = "this record does not belong to the batch", first
             else:
                 at, (first, last) = min(claim.ranges.items())
                 text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
@@ -465,6 +441,6 @@ class HistoryCheck:
         for at, messages in self.evidence.reader.read(bounds):
             for message in messages:
                 content = content_of(message.key(), message.value(), headers_of(message))
-                if record_hash(at.topic, content) == wanted:
+                if digest_of(at.topic, [content]) == wanted:
                     return at, message.offset() or 0
         return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -92,16 +93,23 @@ class BatchCheck:
 
     def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Check these offset ranges, and batches that follow; KafkaError for one that is broken or too large."""
-        if not bounds:
-            return
         with Cluster(self.options) as cluster:
             deadline, answered = cluster.deadline(), False
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
             for at, (start, end) in bounds.items():
-                self._extend(at, start, end, log_start=starts[at])
-            deadline = cluster.deadline()
-            while open_ := {at: self._seen[at].position for at in bounds if not self._is_done(at, log_ends[at])}:
+                seen = self._seen.get(at)
+                if seen is None or not seen.begin <= start <= seen.position:
+                    # Offsets before the beginning of a log do not exist, and count as checked.
+                    self._seen[at] = _Scan(start, max(start, starts[at]), end)
+                elif end > seen.end:
+                    seen.end, seen.ahead_bytes = end, 0
+            scans, deadline = {at: self._seen[at] for at in bounds}, cluster.deadline()
+            while open_ := {
+                at: scan.position
+                for at, scan in scans.items()
+                if scan.position < log_ends[at] and (scan.position < scan.end or scan.ahead_bytes < self.ahead_bytes)
+            }:
                 if deadline.passed:
                     why = f"no record arrived of {', '.join(map(str, open_))}"
                     raise KafkaTimeoutError(operation="Fetch", deadline_ms=deadline.limit_ms, last_error=why)
@@ -115,24 +123,11 @@ class BatchCheck:
                 answered = True
                 for at, data in found.items():
                     self._check_batches(at, data)
-                if any(self._seen[at].position > position for at, position in open_.items()):
+                if any(scans[at].position > position for at, position in open_.items()):
                     # The time limit is for progress, not for all.
                     deadline, answered = cluster.deadline(), False
                 else:
                     deadline.pause()
-
-    def _extend(self, partition: TopicPartition, start: int, end: int, *, log_start: int) -> None:
-        """Continue the scan of a partition that has checked ``start``, or begin another."""
-        seen = self._seen.get(partition)
-        if seen is None or not seen.begin <= start <= seen.position:
-            # Offsets before the beginning of a log do not exist, and count as checked.
-            self._seen[partition] = _Scan(start, max(start, log_start), end)
-        elif end > seen.end:
-            seen.end, seen.ahead_bytes = end, 0
-
-    def _is_done(self, partition: TopicPartition, log_end: int) -> bool:
-        scan = self._seen[partition]
-        return scan.position >= log_end or (scan.position >= scan.end and scan.ahead_bytes >= self.ahead_bytes)
 
     def _check_batches(self, partition: TopicPartition, data: bytes) -> None:
         what = str(partition)
@@ -153,12 +148,9 @@ class BatchCheck:
 def check_login(options: KafkaOptions) -> None:
     """Raise AuthorizationError if the brokers refuse the login, which librdkafka retries, and reports as no answer."""
     bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
-    with Cluster(bounded) as cluster:
-        try:
-            cluster.features()
-        except KafkaTimeoutError:
-            # They may still answer: the caller continues to wait, and has its own error.
-            return
+    # They may still answer after a timeout: the caller continues to wait, and has its own error.
+    with Cluster(bounded) as cluster, suppress(KafkaTimeoutError):
+        cluster.features()
 
 
 def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | None:

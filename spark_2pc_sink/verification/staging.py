@@ -160,7 +160,7 @@ class Statements:
 
     def fingerprints(self, *, staged: bool) -> str:
         """Bucket, number of hashes and their sum, of staged records or of the table."""
-        of = "pg_temp.verify_staged" if staged else f"({self._hashed_table()}) AS t"
+        of = "pg_temp.verify_staged" if staged else f"({self._hashed_table}) AS t"
         return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM {of} GROUP BY 1"
 
     def in_buckets(self, buckets: Sequence[int]) -> str:
@@ -170,9 +170,9 @@ class Statements:
 
     def make_rows(self, condition: str | None) -> str:
         """The table's rows with a condition; None: a record has the same key, or if there is no key, the same hash."""
-        same, hashed = "k" if self.key else "h", self._hashed_table(", tableoid AS part, ctid AS at")
+        same = "k" if self.key else "h"
         condition = condition or f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
-        return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
+        return _made("verify_rows", f"SELECT * FROM ({self._hashed_table}) AS t WHERE {condition}")
 
     def drop_late_records(self) -> str:
         """Remove those whose key has a row with a greater order: records of earlier batches describe that row."""
@@ -215,9 +215,10 @@ class Statements:
     def _bucket(self) -> str:
         return f"({'h' if self.target.mode == 'append' else 'k'} & {BUCKETS - 1})"
 
-    def _hashed_table(self, more: str = "") -> str:
+    @property
+    def _hashed_table(self) -> str:
         hashed, key = self._hashed("of_table")
-        return f"SELECT {hashed} AS h, {key} AS k{more} FROM {self.table}"
+        return f"SELECT {hashed} AS h, {key} AS k, tableoid AS part, ctid AS at FROM {self.table}"
 
     def _hashed(self, side: Literal["of_record", "of_table"]) -> tuple[str, str]:
         """The hashes of all compared columns and of the key."""
@@ -319,8 +320,9 @@ class RecordTexts:
         """The text of one record. Raises NotComparableError for a tombstone without a known row."""
         key, value = message.key(), message.value()
         if self.plain:
-            made = self.read(at.topic, value)
-            return made or (b"null" if self._tombstone is None else self._tombstone(key))
+            if value is None and self._tombstone is not None:
+                return self._tombstone(key)
+            return self.read(at.topic, value) or b"null"
         parts: dict[str, Callable[[], Any]] = {
             "key": lambda: _text(key),
             "key_bytes": lambda: _hexadecimal(key),

@@ -36,7 +36,7 @@ from spark_2pc_sink.verification.api import Scope, VerifyRequest
 from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_open_dead_letters
 from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, HistoryCheck, Tally, claims_of
 from spark_2pc_sink.verification.own_client import find_open_records
-from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, TableResult, VerifyReport
+from spark_2pc_sink.verification.report import Differences, NotComparableError, OpenTransactionRows, VerifyReport
 from spark_2pc_sink.verification.staging import SETTINGS, cancelled_on_error, execute, utf8_client
 from spark_2pc_sink.verification.table_comparison import TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import NotedLayout, chosen_pairs, count_rows, dead_letter_topics
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from psycopg2.extensions import connection as DriverConnection
 
     from spark_2pc_sink.verification.history import Ranges, TopicLogs
-    from spark_2pc_sink.verification.report import Verdict
+    from spark_2pc_sink.verification.report import OpenTable
 
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
 #: actions of people.
@@ -228,14 +228,15 @@ def _why_hidden(claim: HistoryBatch, reader: TopicReader, logs: TopicLogs, row: 
 
 
 def run(request: VerifyRequest) -> VerifyReport:
+    name, scope = request.options.transactional_id, str(request.scope)
     with gathered(request) as evidence:
-        if evidence.row is None:
-            name, scope = request.options.transactional_id, str(request.scope)
-            return VerifyReport(transactional_id=name, verdict="inconclusive", known=False, scope=scope)
-        return _verify(evidence, Differences(request.differences_max))
+        known = evidence.row is not None
+        report = VerifyReport(transactional_id=name, verdict="inconclusive", known=known, scope=scope)
+        return _verify(evidence, report, Differences(request.differences_max)) if known else report
 
 
 def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[TableComparison]:
+    """Compare each table, and report what differs, or why it cannot be compared."""
     found, pairs = [], chosen_pairs(evidence)
     for pair in pairs:
         directory = evidence.request.write_missing
@@ -243,23 +244,24 @@ def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -
             directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
         with differences.about(pair.table if evidence.has_several else None):
             found.append(TableComparison(evidence, differences, pair, directory))
-            found[-1].run(tally)
+            try:
+                found[-1].run(tally)
+            except NotComparableError as error:
+                differences.skip_table(error)
     return found
 
 
-def _verify(evidence: Evidence, differences: Differences) -> VerifyReport:
-    request, tables, tally = evidence.request, list[TableResult](), Tally(evidence.claims.claims)
-    name, scope, claims = request.options.transactional_id, str(request.scope), evidence.claims.claims
+def _verify(evidence: Evidence, report: VerifyReport, differences: Differences) -> VerifyReport:
+    request, claims, comparisons = evidence.request, evidence.claims.claims, list[TableComparison]()
+    tally = Tally(claims)
     up_to = next((each.batch for each in claims[::-1] if each.in_scope and not each.hidden and not each.unknown), None)
-    report = VerifyReport(transactional_id=name, verdict="inconclusive", scope=scope, up_to=up_to)
+    report = replace(report, up_to=up_to)
     try:
         with translated(evidence.database.named("verify")):
-            for found in compare_tables(evidence, differences, tally):
-                tables.append(found.result)
-                report = replace(report, written=report.written + found.written)
-                if found.pair.refusal is not None:
-                    with differences.about(found.pair.table):
-                        count_rows(found.pair, evidence, differences)
+            comparisons = compare_tables(evidence, differences, tally)
+            for pair in [each.pair for each in comparisons if each.pair.refusal is not None]:
+                with differences.about(pair.table):
+                    count_rows(pair, evidence, differences)
             report = replace(report, letters=check_dead_letters(evidence, differences))
             bounds = evidence.bounds()
             left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
@@ -270,34 +272,35 @@ def _verify(evidence: Evidence, differences: Differences) -> VerifyReport:
             differences.skip("the history", "only the table was requested")
         else:
             report = replace(report, batches=HistoryCheck(evidence, differences).judge(tally))
-        unsure = _is_unsure(evidence, differences, tables, report)
+        unsure = _is_unsure(evidence, differences, comparisons, report)
     except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
         # Findings until then are valid, the rest is unknown.
         differences.skip("the rest", str(error), "solve that, and run verify again")
         unsure = True
-    compared = [table for table in tables if table.rows is not None]
+    tables = tuple(each.result for each in comparisons)
+    rows = [table.rows for table in tables if table.rows is not None]
     return replace(
         report,
         verdict="different" if differences.counts else "inconclusive" if unsure else "same",
-        rows=sum(table.rows or 0 for table in compared) if compared else None,
-        columns=compared[0].columns if len(compared) == 1 else (),
-        tables=tuple(tables) if evidence.has_several else (),
+        rows=sum(rows) if rows else None,
+        columns=next(table.columns for table in tables if table.rows is not None) if len(rows) == 1 else (),
+        tables=tables if evidence.has_several else (),
+        written=tuple(path for each in comparisons for path in each.written),
         **differences.fields(),
     )
 
 
 def _is_unsure(
-    evidence: Evidence, differences: Differences, tables: Sequence[TableResult], report: VerifyReport
+    evidence: Evidence, differences: Differences, comparisons: Sequence[TableComparison], report: VerifyReport
 ) -> bool:
     """Whether too much was not compared to rely on the rest."""
-    compared = [table for table in tables if table.rows is not None]
-    if len(compared) < len(tables):
+    if any(each.result.rows is None for each in comparisons):
         return True
     named = evidence.has_several and evidence.request.target.table is not None
-    without_table = evidence.claims.topics - {topic for table in compared for topic in table.topics}
+    without_table = evidence.claims.topics.difference(*(each.topics for each in comparisons))
     without_table -= {letters.topic for letters in report.letters}
     # Parts that the user has named are compared.
-    if named or not (without_table or not compared):
+    if named or not (without_table or not comparisons):
         return False
     # A topic without a table is covered by the history, if that has digests of all records, not only their number.
     known = evidence.claims.from_the_start or not evidence.request.scope.is_all
@@ -312,13 +315,12 @@ def _is_unsure(
 def run_open(request: VerifyRequest) -> VerifyReport:
     differences = Differences(request.differences_max)
     with gathered(request) as evidence:
-        bounds = find_open_records(evidence, differences)
-        found = None if bounds is None else _compare_open(evidence, differences, bounds)
+        ranges = find_open_records(evidence, differences)
+        found = None if ranges is None else _compare_open(evidence, differences, ranges)
     share = None if found is None else found.share
-    verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "inconclusive"
     return VerifyReport(
         transactional_id=request.options.transactional_id,
-        verdict=verdict,
+        verdict="same" if share == "all" else "different" if share in ("none", "some") else "inconclusive",
         known=evidence.row is not None or found is not None,
         scope="the open transaction",
         records=0 if found is None else found.records,
@@ -332,13 +334,14 @@ def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) 
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
     rows = {at: each for at, each in ranges.items() if at.topic not in dead_letter_topics(evidence.noted)}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
-    compared = []
+    # Number of records, and of those with a row: of dead letters, and of each group of tables with the same topics.
+    counts: dict[object, list[tuple[int, int]]] = defaultdict(list)
     if letters:
         count, there = count_open_dead_letters(evidence, letters)
         if there is None:
             differences.skip("dead letters", "the dead-letter table does not exist, or this role cannot read it")
         else:
-            compared.append((count, there))
+            counts[None].append((count, there))
     only = replace(
         evidence,
         request=replace(evidence.request, scope=Scope(last=1), write_missing=None),
@@ -351,18 +354,15 @@ def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) 
     tables: list[OpenTable] = []
     if rows or evidence.has_several:
         with translated(evidence.database.named("verify")):
-            for found in compare_tables(only, differences, Tally(only.claims.claims)):
-                name, topics = found.result.table, () if found.in_table is None else found.result.topics
-                tables.append(OpenTable(table=name, topics=topics, records=found.records, in_table=found.in_table))
+            tables = [each.opened for each in compare_tables(only, differences, Tally(only.claims.claims))]
         others = only.claims.topics.difference(*(table.topics for table in tables))
         if others and evidence.has_several:
             differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
-    counts = defaultdict(list)
     for table in tables:
         if table.in_table is not None:
             counts[table.topics].append((table.records, table.in_table))
     # For tables with the same topics, the one that lacks most rows counts.
-    compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
+    compared = [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
     records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
     return OpenTransactionRows(
         state=TransactionState.ONGOING,

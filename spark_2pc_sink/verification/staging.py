@@ -290,12 +290,11 @@ _BYTE_ORDER: Final = (
 Chunk: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
 
 
+@dataclass
 class NewFieldsError(Exception):
     """Records have a field for a column that was in no record of the sample; ``values`` are some of them."""
 
-    def __init__(self, values: Sequence[bytes]) -> None:
-        super().__init__(f"{len(values)} records have fields that the sample lacks")
-        self.values = values
+    values: Sequence[bytes]
 
 
 class RecordTexts:
@@ -323,11 +322,12 @@ class RecordTexts:
             if value is None and self._tombstone is not None:
                 return self._tombstone(key)
             return self.read(at.topic, value) or b"null"
+        # Bytes are PostgreSQL's input of a bytea.
         parts: dict[str, Callable[[], Any]] = {
             "key": lambda: _text(key),
-            "key_bytes": lambda: _hexadecimal(key),
+            "key_bytes": lambda: None if key is None else f"\\x{key.hex()}",
             "value_text": lambda: _text(value),
-            "value_bytes": lambda: _hexadecimal(value),
+            "value_bytes": lambda: None if value is None else f"\\x{value.hex()}",
             "headers": lambda: [[name, _text(part)] for name, part in headers_of(message) or ()],
             "topic": lambda: at.topic,
             "partition": lambda: at.partition,
@@ -369,11 +369,6 @@ def spelled_in(text: bytes, encoding: str) -> bytes:
 
 def _text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="replace")
-
-
-def _hexadecimal(content: bytes | None) -> str | None:
-    """As bytea input for PostgreSQL."""
-    return None if content is None else f"\\x{content.hex()}"
 
 
 def utf8_client(connection: DriverConnection) -> str:

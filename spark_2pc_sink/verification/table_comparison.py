@@ -184,8 +184,8 @@ class TableComparison:
         """Why rows may have no record, though all batches are compared."""
         evidence, pair = self.evidence, self.pair
         claims = evidence.claims.claims
-        lacking = [claim.batch for claim, topics in zip(claims, pair.topics, strict=True) if topics is None]
-        if lacking or (pair.before is None and not evidence.claims.from_the_start):
+        lacking = [claim.batch for claim, topics in zip(claims, pair.topics[1:], strict=True) if topics is None]
+        if lacking or (pair.topics[0] is None and not evidence.claims.from_the_start):
             batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
             yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"
         if others := other_writers(evidence, self.result.table):
@@ -238,19 +238,18 @@ class TableComparison:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
         sql, rows, condition = staging.sessions[0].sql, 0, "true"
         of_batch = "false" if self._only is None else f"place / {len(sql.partitions)} = {self._only + 1}"
-        staged = sum(
-            count for ((count,),) in staging.each(f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}")
-        )
+        counts = staging.each(f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}")
+        staged = sum(count for ((count,),) in counts)
         if self._keyed:
             staging.each(sql.keep_winners("verify_staged"))
         if table is not None:
             rows = sum(count for _, count, _ in table)
-            counts, sums = Counter[int](), Counter[int]()
+            numbers, sums = Counter[int](), Counter[int]()
             kafka = chain.from_iterable(staging.each(sql.fingerprints(staged=True)))
             for bucket, count, total in chain(kafka, ((bucket, -count, -int(total)) for bucket, count, total in table)):
-                counts[bucket] += count
+                numbers[bucket] += count
                 sums[bucket] += int(total)
-            differing = [bucket for bucket, surplus in counts.items() if surplus or sums[bucket]]
+            differing = [bucket for bucket, surplus in numbers.items() if surplus or sums[bucket]]
             if not differing:
                 self.result = replace(self.result, rows=rows, columns=sql.compared.names)
                 return

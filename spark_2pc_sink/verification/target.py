@@ -198,7 +198,6 @@ class RecordSources:
 
 #: How the sink writes the table.
 Mode = Literal["append", "upsert", "insert_ignore"]
-LateRows = Literal["replace", "keep_newer"]
 
 #: Suffix of our names among fields of records or columns of tables. Those may have any name, but not one that
 #: is drawn later.
@@ -332,7 +331,7 @@ class GivenTarget:
     mode: Mode | None = None
     keys: Sequence[str] | None = None
     order_by: str | None = None
-    late_rows: LateRows | None = None
+    late_rows: Literal["replace", "keep_newer"] | None = None
     record_columns: str | None = None
 
     def __post_init__(self) -> None:

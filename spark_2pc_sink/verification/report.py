@@ -248,13 +248,12 @@ class VerifyReport:
     @property
     def reason(self) -> NotChecked | None:
         """The first part that makes the verdict inconclusive; None for another verdict."""
-        decisive = (part for part in self.not_checked if part.remedy)
-        return next(decisive, None) if self.verdict == "inconclusive" else None
+        decisive = (part for part in self.not_checked if part.remedy and self.verdict == "inconclusive")
+        return next(decisive, None)
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON, with ``same`` next to the verdict and ``share`` in the open transaction."""
-        found = asdict(self)
-        found["same"] = self.same
+        found = {**asdict(self), "same": self.same}
         if self.open_transaction is not None:
             found["open_transaction"]["share"] = self.open_transaction.share
         return found

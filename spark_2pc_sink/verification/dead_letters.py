@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.history import Ranges, Tally
-from spark_2pc_sink.verification.report import DeadLetterResult, Difference, Differences
+from spark_2pc_sink.verification.report import DeadLetterResult, Difference
 from spark_2pc_sink.verification.table_pairs import layout_at
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class DeadLetter:
         return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **fields)
 
 
-def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[DeadLetterResult, ...]:
+def check_dead_letters(evidence: Evidence) -> tuple[DeadLetterResult, ...]:
     """Compare the dead letters of the batches of a scope; one result for each comparable topic and table."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, claim in enumerate(evidence.claims.claims):
@@ -60,14 +60,14 @@ def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[De
         if compacted or not _is_readable(evidence, table):
             unreadable = f"table {table} does not exist, or this role cannot read it"
             why = "log compaction removes dead letters that later ones supersede" if compacted else unreadable
-            differences.skip(f"the dead letters of topic {topic}", why)
+            evidence.differences.skip(f"the dead letters of topic {topic}", why)
         else:
-            letters = _compare(evidence, differences, topic, table, indexes)
+            letters = _compare(evidence, topic, table, indexes)
             results.append(DeadLetterResult(topic=topic, table=table, letters=letters))
     return tuple(results)
 
 
-def _compare(evidence: Evidence, differences: Differences, topic: str, table: str, indexes: Sequence[int]) -> int:
+def _compare(evidence: Evidence, topic: str, table: str, indexes: Sequence[int]) -> int:
     """Compare the dead letters of some claims, and report the differences; the number in the topic."""
     claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
     bounds = evidence.bounds_of((claims[index] for index in indexes), evidence.ends)
@@ -80,7 +80,7 @@ def _compare(evidence: Evidence, differences: Differences, topic: str, table: st
             in_topic.append(letter)
         elif index in indexes:
             why = "this record is not a dead letter of the batch"
-            differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
+            evidence.differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
     # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
@@ -94,10 +94,10 @@ def _compare(evidence: Evidence, differences: Differences, topic: str, table: st
     if deleted:
         names = ", ".join(str(batch) for _, batch in deleted)
         why = "the table has none of them any more; they may have been deleted on purpose"
-        differences.skip(f"the dead letters of batch {names}", why)
-    with differences.about(table):
+        evidence.differences.skip(f"the dead letters of batch {names}", why)
+    with evidence.differences.about(table):
         for difference in compared_dead_letters(in_topic, in_table, deleted=deleted):
-            differences.add(difference)
+            evidence.differences.add(difference)
     return len(in_topic)
 
 

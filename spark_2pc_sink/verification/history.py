@@ -21,7 +21,7 @@ from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.report import BatchResult, Difference, Differences
+from spark_2pc_sink.verification.report import BatchResult, Difference
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -338,109 +338,104 @@ def headers_of(message: Message) -> Headers | None:
     return cast("Headers | None", message.headers())
 
 
-@dataclass
-class HistoryCheck:
-    evidence: Evidence
-    differences: Differences
+def judge(evidence: Evidence, tally: Tally) -> tuple[BatchResult, ...]:
+    """Compare every batch of the scope with the records read, and report the differences."""
+    known = evidence.claims
+    for before, after in known.skipped:
+        text = f"the history skips from batch {before} to batch {after}"
+        evidence.differences.add(Difference(kind="gap", text=text, batch=before + 1))
+    if not evidence.has_digests:
+        evidence.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
+    pairs = zip(known.claims, tally.found, strict=True)
+    results = tuple(_result(evidence, claim, found) for claim, found in pairs if claim.in_scope)
+    for (at, after), left in tally.unclaimed.items():
+        records, (first, last) = counted(left.records, "record"), left.seen[at]
+        if after < 0 and not known.from_the_start:
+            what = f"{records} of {at} before offset {last + 1} against the history"
+            evidence.differences.skip(what, "it does not reach back that far")
+            continue
+        where = "before the first batch" if after < 0 else f"after batch {known.claims[after].batch}"
+        text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
+        evidence.differences.add(Difference(kind="gap", text=text, **asdict(at), offset=first, last_offset=last))
+    return results
 
-    @property
-    def _digests(self) -> bool:
-        """Whether the history's digests cover records only."""
-        layout = self.evidence.layout
-        return layout is None or all(lane.records for lane in layout.each)
 
-    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
-        """Compare every batch of the scope with the records read, and report the differences."""
-        known = self.evidence.claims
-        for before, after in known.skipped:
-            text = f"the history skips from batch {before} to batch {after}"
-            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
-        if not self._digests:
-            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
-        pairs = zip(known.claims, tally.found, strict=True)
-        results = tuple(self._result(claim, found) for claim, found in pairs if claim.in_scope)
-        for (at, after), left in tally.unclaimed.items():
-            records, (first, last) = counted(left.records, "record"), left.seen[at]
-            if after < 0 and not known.from_the_start:
-                what = f"{records} of {at} before offset {last + 1} against the history"
-                self.differences.skip(what, "it does not reach back that far")
-                continue
-            where = "before the first batch" if after < 0 else f"after batch {known.claims[after].batch}"
-            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
-            self.differences.add(Difference(kind="gap", text=text, **asdict(at), offset=first, last_offset=last))
-        return results
+def _result(evidence: Evidence, claim: HistoryBatch, found: Found) -> BatchResult:
+    result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
+    if why := claim.unknown or claim.hidden:
+        evidence.differences.skip(f"batch {claim.batch} against the history", why)
+        return replace(result, found=None, checked=False)
+    differing, digest_same = list(_lost(evidence, claim)), None
+    if packed := sorted(claim.topics & evidence.logs.compacted):
+        why = "log compaction removes records that later ones supersede"
+        evidence.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
+    elif not differing:
+        digest_same = digest_text(found.digest) == claim.digest or not claim.records if evidence.has_digests else None
+        differing = list(_changed(evidence, claim, found, digest_same=digest_same))
+    for difference in differing:
+        evidence.differences.add(replace(difference, batch=claim.batch))
+    return replace(result, digest_same=digest_same, same=not differing)
 
-    def _result(self, claim: HistoryBatch, found: Found) -> BatchResult:
-        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
-        if why := claim.unknown or claim.hidden:
-            self.differences.skip(f"batch {claim.batch} against the history", why)
-            return replace(result, found=None, checked=False)
-        differing, digest_same = list(self._lost(claim)), None
-        if packed := sorted(claim.topics & self.evidence.logs.compacted):
-            why = "log compaction removes records that later ones supersede"
-            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
-        elif not differing:
-            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self._digests else None
-            differing = list(self._changed(claim, found, digest_same=digest_same))
-        for difference in differing:
-            self.differences.add(replace(difference, batch=claim.batch))
-        return replace(result, digest_same=digest_same, same=not differing)
 
-    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
-        """The records of the batch that are gone with its topic or log."""
-        for topic in sorted(claim.gone):
-            was, now = claim.topic_ids.get(topic, "") or "unknown", self.evidence.logs.topic_ids.get(topic)
-            place = asdict(min(at for at in claim.ranges if at.topic == topic))
-            if now is None:
-                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
-            else:
-                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
-            yield Difference(kind="topic_deleted" if now is None else "topic_remade", text=text, **place)
-        for partition, (first, last) in sorted(claim.present.items()):
-            start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
-            if start is None or end is None:
-                text = f"partition {partition} does not exist any more"
-            elif start > first:
-                text = f"the log begins at offset {start}"
-            elif end <= last:
-                text = f"the log ends at offset {end}"
-            else:
-                continue
-            text += f"; the batch had offsets {first} to {last}"
-            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
+def _lost(evidence: Evidence, claim: HistoryBatch) -> Iterator[Difference]:
+    """The records of the batch that are gone with its topic or log."""
+    for topic in sorted(claim.gone):
+        was, now = claim.topic_ids.get(topic, "") or "unknown", evidence.logs.topic_ids.get(topic)
+        place = asdict(min(at for at in claim.ranges if at.topic == topic))
+        if now is None:
+            text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
+        else:
+            text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
+        yield Difference(kind="topic_deleted" if now is None else "topic_remade", text=text, **place)
+    for partition, (first, last) in sorted(claim.present.items()):
+        start, end = evidence.logs.starts.get(partition), evidence.logs.written.get(partition)
+        if start is None or end is None:
+            text = f"partition {partition} does not exist any more"
+        elif start > first:
+            text = f"the log begins at offset {start}"
+        elif end <= last:
+            text = f"the log ends at offset {end}"
+        else:
+            continue
+        text += f"; the batch had offsets {first} to {last}"
+        yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
 
-    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
-        if found.records != claim.records:
-            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
-            yield Difference(kind="batch_count", text=text)
-        elif digest_same is False:
-            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
-            yield Difference(kind="digest", text=text)
-        many = found.records - claim.records
-        if many > 0 and self._digests:
-            # The hash of a single stranger is the excess in the digest.
-            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
-            place = self._locate(claim, wanted) if many == 1 else None
-            if place is not None:
-                at, first = place
-                text, last = "this record does not belong to the batch", first
-            else:
-                at, (first, last) = min(claim.ranges.items())
-                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
-            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
-        for at, (first, last) in sorted(claim.ranges.items()):
-            seen = found.seen.get(at)
-            if seen != (first, last):
-                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
-                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
-                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
 
-    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
-        """The record in a batch's ranges that has a hash."""
-        bounds = self.evidence.bounds_of([claim], self.evidence.logs.ends)
-        for at, messages in self.evidence.reader.read(bounds):
-            for message in messages:
-                content = content_of(message.key(), message.value(), headers_of(message))
-                if digest_of(at.topic, [content]) == wanted:
-                    return at, message.offset() or 0
-        return None
+def _changed(
+    evidence: Evidence, claim: HistoryBatch, found: Found, *, digest_same: bool | None
+) -> Iterator[Difference]:
+    if found.records != claim.records:
+        text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
+        yield Difference(kind="batch_count", text=text)
+    elif digest_same is False:
+        text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
+        yield Difference(kind="digest", text=text)
+    many = found.records - claim.records
+    if many > 0 and evidence.has_digests:
+        # The hash of a single stranger is the excess in the digest.
+        wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+        place = _locate(evidence, claim, wanted) if many == 1 else None
+        if place is not None:
+            at, first = place
+            text, last = "this record does not belong to the batch", first
+        else:
+            at, (first, last) = min(claim.ranges.items())
+            text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
+        yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
+    for at, (first, last) in sorted(claim.ranges.items()):
+        seen = found.seen.get(at)
+        if seen != (first, last):
+            there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
+            text = f"the batch had offsets {first} to {last}, in which readers find {there}"
+            yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
+
+
+def _locate(evidence: Evidence, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
+    """The record in a batch's ranges that has a hash."""
+    bounds = evidence.bounds_of([claim], evidence.logs.ends)
+    for at, messages in evidence.reader.read(bounds):
+        for message in messages:
+            content = content_of(message.key(), message.value(), headers_of(message))
+            if digest_of(at.topic, [content]) == wanted:
+                return at, message.offset() or 0
+    return None

@@ -31,7 +31,6 @@ from spark_2pc_sink.wire.record_batch import Compression
 
 if TYPE_CHECKING:
     from spark_2pc_sink.verification.history import Ranges
-    from spark_2pc_sink.verification.report import Differences
     from spark_2pc_sink.verification.verification import Evidence
 
 _REMEDY: Final = (
@@ -153,7 +152,7 @@ def check_login(options: KafkaOptions) -> None:
         cluster.features()
 
 
-def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | None:
+def find_open_records(evidence: Evidence) -> Ranges | None:
     """First and last offset of the open transaction's records in each partition; None if there is none."""
     options = evidence.request.options
     with Cluster(options.kafka) as cluster:
@@ -161,7 +160,7 @@ def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | 
         described = client.describe()
         if described.state != TransactionState.ONGOING:
             why = f"Kafka has none for this id; the state is {described.state}"
-            differences.skip("the open transaction", why, "leave out --open to compare committed records")
+            evidence.differences.skip("the open transaction", why, "leave out --open to compare committed records")
             return None
         row = evidence.row
         if row is not None and row.prepared_transaction_state == str(described.producer) and row.kafka_offsets:
@@ -169,8 +168,8 @@ def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | 
         began = began_at(client, Deadline(SystemClock(), options.settle_deadline_ms))
     for partition, at in began.items():
         if isinstance(at, str) and at != "no record yet":
-            differences.skip(f"records of {partition}", at)
+            evidence.differences.skip(f"records of {partition}", at)
     written = evidence.reader.describe({partition.topic for partition in began}).written
     why = "after its first record, they cannot be distinguished from records of other producers"
-    differences.skip("which producer wrote the records", why)
+    evidence.differences.skip("which producer wrote the records", why)
     return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}

@@ -37,7 +37,7 @@ from spark_2pc_sink.verification.values import ValueReader, formats_of, unchange
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from spark_2pc_sink.verification.report import DifferenceKind, Differences, Side
+    from spark_2pc_sink.verification.report import DifferenceKind, Side
     from spark_2pc_sink.verification.staging import Reason, Statements
     from spark_2pc_sink.verification.verification import Evidence
 
@@ -91,7 +91,6 @@ class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
     evidence: Evidence
-    differences: Differences
     pair: TablePair
     directory: Path | None
     read: ValueReader = unchanged
@@ -135,7 +134,7 @@ class TableComparison:
         self.read = value_reader(self.pair.layout, self.request.registry)
         facts, whole = self._sample(), self.request.scope.is_all
         for why in self._why_partial() if whole else ():
-            self.differences.skip("rows without a record", why)
+            self.evidence.differences.skip("rows without a record", why)
             whole = False
         partitions = sorted(at for at in {*self.evidence.ends, *self._hidden} if at.topic in self.topics)
         while True:
@@ -147,7 +146,7 @@ class TableComparison:
                 # Again, with these fields too.
                 facts.note(error.values)
         for part in sql.compared.not_checked:
-            self.differences.skip(part.what, part.why)
+            self.evidence.differences.skip(part.what, part.why)
 
     def _shape(self) -> TableShape:
         try:
@@ -159,7 +158,7 @@ class TableComparison:
             raise NotComparableError(error.rule, error.remedy) from error
         if role := shape.hidden_from:
             why = f"the table's policies apply to role {role}; a role with BYPASSRLS sees all rows"
-            self.differences.skip("rows that row-level security hides", why)
+            self.evidence.differences.skip("rows that row-level security hides", why)
         return shape
 
     def _sample(self) -> RecordFacts:
@@ -264,7 +263,7 @@ class TableComparison:
         count = self._report()
         if self.directory is not None and formats_of(self.pair.layout):
             why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
-            self.differences.skip("files with what either side lacks", why)
+            self.evidence.differences.skip("files with what either side lacks", why)
         elif self.directory is not None:
             self.written = self._write(self.directory, shape)
         if table is None:
@@ -308,7 +307,7 @@ class TableComparison:
     def _skip_some(self, count: int, what: str) -> None:
         if count:
             scope = "the open transaction" if self.evidence.is_open else self.request.scope
-            self.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
+            self.evidence.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
     # --- what differs -------------------------------------------------------------------------------------------------
     # Entries of one side that the other lacks, in a temporary table of the snapshot's session. They are read back from
@@ -316,7 +315,7 @@ class TableComparison:
 
     def _report(self) -> int:
         """Count the differences, and name the first; the number of records without a row."""
-        differences = self.differences
+        differences = self.evidence.differences
         counted = "SELECT reason, count(place), count(part) FROM pg_temp.verify_unmatched GROUP BY reason"
         counts = {reason: {"kafka": records, "table": rows} for reason, records, rows in self._snapshot.run(counted)}
         for side, reason, kind, text in _KINDS:

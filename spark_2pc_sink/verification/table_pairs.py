@@ -22,7 +22,7 @@ from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.columns import read_shape
 from spark_2pc_sink.verification.history import Claims, HistoryBatch
-from spark_2pc_sink.verification.report import Difference, Differences, NotComparableError
+from spark_2pc_sink.verification.report import Difference, NotComparableError
 from spark_2pc_sink.verification.target import GivenTarget, RecordSources
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def other_writers(evidence: Evidence, table: str) -> list[str]:
     return sorted({name for name, lane in lanes if lane.table is not None and same_table(lane.table, table)})
 
 
-def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) -> None:
+def count_rows(pair: TablePair, evidence: Evidence) -> None:
     """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
     claims, request = evidence.claims.claims, evidence.request
@@ -235,13 +235,13 @@ def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) ->
     except ConfigurationError as error:
         table, why = None, error.rule
     if table is None:
-        differences.skip("the number of its rows", why)
+        evidence.differences.skip("the number of its rows", why)
         return
     ((found,),) = evidence.snapshot.run(f"SELECT count(*) FROM {table}")
     wrote = sum(_rows_of(claim, pair.table) or 0 for claim in claims)
     if found != wrote:
         text = f"the table has {counted(found, 'row')}, and its batches wrote {wrote}"
-        differences.add(Difference(kind="row_count", text=text))
+        evidence.differences.add(Difference(kind="row_count", text=text))
 
 
 def _rows_of(claim: HistoryBatch, table: str) -> int | None:

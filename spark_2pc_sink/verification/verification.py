@@ -34,7 +34,7 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.api import Scope, VerifyRequest
 from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_open_dead_letters
-from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, HistoryCheck, Tally, claims_of
+from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, Tally, claims_of, judge
 from spark_2pc_sink.verification.own_client import find_open_records
 from spark_2pc_sink.verification.report import Differences, NotComparableError, OpenTransactionRows, VerifyReport
 from spark_2pc_sink.verification.staging import SETTINGS, cancelled_on_error, execute, utf8_client
@@ -108,6 +108,7 @@ class Evidence:
     reader: TopicReader
     claims: Claims
     logs: TopicLogs
+    differences: Differences
     #: End of the compared records, by partition.
     ends: Mapping[TopicPartition, int]
     #: The layouts of all its claims that are still known, the oldest first.
@@ -130,6 +131,11 @@ class Evidence:
     @property
     def has_several(self) -> bool:
         return self.layout is not None and bool(self.layout.lanes)
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether the history's digests cover records only."""
+        return self.layout is None or all(lane.records for lane in self.layout.each)
 
     def bounds(self, *, to_the_end: bool = False) -> Ranges:
         """First offset and end of the committed records of the scope; perhaps up to the newest batch."""
@@ -191,6 +197,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
                 reader=reader,
                 claims=replace(claims, claims=tuple(seen)),
                 logs=logs,
+                differences=Differences(request.differences_max),
                 ends=ends,
                 noted=noted,
                 others=others,
@@ -232,37 +239,37 @@ def run(request: VerifyRequest) -> VerifyReport:
     with gathered(request) as evidence:
         known = evidence.row is not None
         report = VerifyReport(transactional_id=name, verdict="inconclusive", known=known, scope=scope)
-        return _verify(evidence, report, Differences(request.differences_max)) if known else report
+        return _verify(evidence, report) if known else report
 
 
-def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[TableComparison]:
+def compare_tables(evidence: Evidence, tally: Tally) -> list[TableComparison]:
     """Compare each table, and report what differs, or why it cannot be compared."""
     found, pairs = [], chosen_pairs(evidence)
     for pair in pairs:
         directory = evidence.request.write_missing
         if directory is not None and len(pairs) > 1:
             directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
-        with differences.about(pair.table if evidence.has_several else None):
-            found.append(TableComparison(evidence, differences, pair, directory))
+        with evidence.differences.about(pair.table if evidence.has_several else None):
+            found.append(TableComparison(evidence, pair, directory))
             try:
                 found[-1].run(tally)
             except NotComparableError as error:
-                differences.skip_table(error)
+                evidence.differences.skip_table(error)
     return found
 
 
-def _verify(evidence: Evidence, report: VerifyReport, differences: Differences) -> VerifyReport:
-    request, claims, comparisons = evidence.request, evidence.claims.claims, list[TableComparison]()
-    tally = Tally(claims)
+def _verify(evidence: Evidence, report: VerifyReport) -> VerifyReport:
+    request, claims, differences = evidence.request, evidence.claims.claims, evidence.differences
+    tally, comparisons = Tally(claims), list[TableComparison]()
     up_to = next((each.batch for each in claims[::-1] if each.in_scope and not each.hidden and not each.unknown), None)
     report = replace(report, up_to=up_to)
     try:
         with translated(evidence.database.named("verify")):
-            comparisons = compare_tables(evidence, differences, tally)
+            comparisons = compare_tables(evidence, tally)
             for pair in [each.pair for each in comparisons if each.pair.refusal is not None]:
                 with differences.about(pair.table):
-                    count_rows(pair, evidence, differences)
-            report = replace(report, letters=check_dead_letters(evidence, differences))
+                    count_rows(pair, evidence)
+            report = replace(report, letters=check_dead_letters(evidence))
             bounds = evidence.bounds()
             left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
             for _ in read_all(evidence.reader, left, tally, request.progress):
@@ -271,8 +278,8 @@ def _verify(evidence: Evidence, report: VerifyReport, differences: Differences) 
         if request.table_only:
             differences.skip("the history", "only the table was requested")
         else:
-            report = replace(report, batches=HistoryCheck(evidence, differences).judge(tally))
-        unsure = _is_unsure(evidence, differences, comparisons, report)
+            report = replace(report, batches=judge(evidence, tally))
+        unsure = _is_unsure(evidence, comparisons, report)
     except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
         # Findings until then are valid, the rest is unknown.
         differences.skip("the rest", str(error), "solve that, and run verify again")
@@ -290,9 +297,7 @@ def _verify(evidence: Evidence, report: VerifyReport, differences: Differences) 
     )
 
 
-def _is_unsure(
-    evidence: Evidence, differences: Differences, comparisons: Sequence[TableComparison], report: VerifyReport
-) -> bool:
+def _is_unsure(evidence: Evidence, comparisons: Sequence[TableComparison], report: VerifyReport) -> bool:
     """Whether too much was not compared to rely on the rest."""
     if any(each.result.rows is None for each in comparisons):
         return True
@@ -308,15 +313,14 @@ def _is_unsure(
     if not covered and without_table:
         why = "no table has their rows, and the history does not have a digest of all of them"
         what = f"the contents of the records of {', '.join(sorted(without_table))}"
-        differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
+        evidence.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
     return not covered
 
 
 def run_open(request: VerifyRequest) -> VerifyReport:
-    differences = Differences(request.differences_max)
     with gathered(request) as evidence:
-        ranges = find_open_records(evidence, differences)
-        found = None if ranges is None else _compare_open(evidence, differences, ranges)
+        ranges = find_open_records(evidence)
+        found = None if ranges is None else _compare_open(evidence, ranges)
     share = None if found is None else found.share
     return VerifyReport(
         transactional_id=request.options.transactional_id,
@@ -325,12 +329,13 @@ def run_open(request: VerifyRequest) -> VerifyReport:
         scope="the open transaction",
         records=0 if found is None else found.records,
         open_transaction=found,
-        **differences.fields(),
+        **evidence.differences.fields(),
     )
 
 
-def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
+def _compare_open(evidence: Evidence, ranges: Ranges) -> OpenTransactionRows:
     """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
+    differences = evidence.differences
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
     rows = {at: each for at, each in ranges.items() if at.topic not in dead_letter_topics(evidence.noted)}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
@@ -354,7 +359,7 @@ def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) 
     tables: list[OpenTable] = []
     if rows or evidence.has_several:
         with translated(evidence.database.named("verify")):
-            tables = [each.opened for each in compare_tables(only, differences, Tally(only.claims.claims))]
+            tables = [each.opened for each in compare_tables(only, Tally(only.claims.claims))]
         others = only.claims.topics.difference(*(table.topics for table in tables))
         if others and evidence.has_several:
             differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")

@@ -22,7 +22,6 @@ from spark_2pc_sink.verification.history import (
     Claims,
     Found,
     HistoryBatch,
-    HistoryCheck,
     PartitionClaims,
     Ranges,
     Stretch,
@@ -32,6 +31,7 @@ from spark_2pc_sink.verification.history import (
     content_of,
     digest_of,
     digest_text,
+    judge,
 )
 from spark_2pc_sink.verification.report import BatchResult, Differences
 from spark_2pc_sink.verification.table_pairs import NotedLayout
@@ -252,16 +252,17 @@ def check(
     if offsets:
         tally.take(PLACE, offsets, contents[: len(offsets)])
     sides: dict[str, Any] = dict.fromkeys(("request", "snapshot", "database"))
+    differences = Differences(10)
     evidence = Evidence(
         **sides,
         reader=cast("TopicReader", Reader(offsets)),
         claims=claims,
         logs=logs,
+        differences=differences,
         ends=logs.ends,
         noted=[NotedLayout(AT, SinkLayout(table="t", records=digests))],
     )
-    differences = Differences(10)
-    return HistoryCheck(evidence, differences).judge(tally)[0], differences
+    return judge(evidence, tally)[0], differences
 
 
 def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:

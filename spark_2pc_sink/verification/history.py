@@ -306,10 +306,9 @@ class Tally:
             for partition, (first, last) in claim.present.items():
                 ranges.setdefault(partition, []).append((first, last, index))
         self._partitions = {partition: PartitionClaims(found) for partition, found in ranges.items()}
-        self._nothing = PartitionClaims([])
 
     def of(self, partition: TopicPartition) -> PartitionClaims:
-        return self._partitions.get(partition, self._nothing)
+        return self._partitions.get(partition) or PartitionClaims([])
 
     def take(self, partition: TopicPartition, offsets: Sequence[int], contents: Sequence[bytes]) -> None:
         """Count records of one partition, whose offsets ascend."""

@@ -218,10 +218,8 @@ class TopicReader:
             if messages:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > self._timeout_s:
-                left = ", ".join(str(TopicPartition(*at)) for at in sorted(ends))
-                raise KafkaTimeoutError(
-                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record arrived of {left}"
-                )
+                why = f"no record arrived of {', '.join(str(TopicPartition(*at)) for at in sorted(ends))}"
+                raise KafkaTimeoutError(operation="Fetch", deadline_ms=self._deadline_ms, last_error=why)
             for _, together in groupby(messages, place_of):
                 run = list(together)
                 place = _place(run[0])

@@ -107,7 +107,7 @@ def _decoders(options: SchemaRegistryOptions) -> dict[str, Callable[[int, bytes]
         try:
             described = reduce(lambda outer, index: outer.nested_types[index], nested, compiled[first])
             made = importlib.import_module("google.protobuf.message_factory").GetMessageClass(described)
-            return _fields(made.FromString(body[start:]))
+            return made.FromString(body[start:])
         except (IndexError, importlib.import_module("google.protobuf.message").DecodeError):
             return None
 
@@ -164,27 +164,21 @@ def _fields(message: Any) -> dict[str, Any]:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             # JSON writes the keys of a map as texts.
             texts = {key: str(key).lower() if isinstance(key, bool) else str(key) for key in sorted(value)}
-            found[field.name] = {text: _plain(value[key]) for key, text in texts.items()}
+            found[field.name] = {text: value[key] for key, text in texts.items()}
         elif field.is_repeated:
-            found[field.name] = [_plain(each) for each in value]
+            found[field.name] = list(value)
         elif not field.has_presence or message.HasField(field.name):
-            found[field.name] = _plain(value)
+            found[field.name] = value
     return found
-
-
-def _plain(value: Any) -> Any:
-    descriptor = getattr(value, "DESCRIPTOR", None)
-    if descriptor is None:
-        return value
-    if descriptor.full_name == "google.protobuf.Timestamp":
-        return value.ToDatetime(tzinfo=dt.timezone.utc)
-    if descriptor.full_name == "google.type.Date":
-        return dt.date(value.year, value.month, value.day)
-    return _fields(value)
 
 
 def _spelled(value: Any) -> Any:  # noqa: PLR0911 - one line for each kind
     """As Spark's to_json writes it, but with nulls and finer parts of seconds."""
+    if (message := getattr(value, "DESCRIPTOR", None)) is not None:
+        if message.full_name == "google.type.Date":
+            return _spelled(dt.date(value.year, value.month, value.day))
+        is_time = message.full_name == "google.protobuf.Timestamp"
+        return _spelled(value.ToDatetime(tzinfo=dt.timezone.utc) if is_time else _fields(value))
     if isinstance(value, dict):
         return {name: _spelled(part) for name, part in value.items()}
     if isinstance(value, list):

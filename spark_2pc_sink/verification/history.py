@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 import xxhash
@@ -75,7 +74,7 @@ def content_of(key: bytes | None, value: bytes | None, headers: Headers | None) 
 
 def digest_of(topic: str, contents: Sequence[bytes]) -> int:
     """The sum of the records' hashes, modulo `MODULUS`; of one record its hash."""
-    seed, hashed = _seed(topic), xxhash.xxh3_128_intdigest
+    seed, hashed = xxhash.xxh3_64_intdigest(topic.encode()), xxhash.xxh3_128_intdigest
     return sum([hashed(content, seed) for content in contents]) % MODULUS
 
 
@@ -89,11 +88,6 @@ def _headers(headers: Headers) -> bytes:
         encoded = name.encode()
         parts += [_LENGTHS[len(encoded)], encoded, _ABSENT if value is None else _LENGTHS[len(value)] + value]
     return b"".join(parts)
-
-
-@cache
-def _seed(topic: str) -> int:
-    return xxhash.xxh3_64_intdigest(topic.encode())
 
 
 @dataclass(frozen=True, kw_only=True)

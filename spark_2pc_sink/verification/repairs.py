@@ -101,6 +101,7 @@ def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     return tuple(steps)
 
 
+#: Properties of the console producer's reader, for ``--reader-config``.
 READER: Final = "console-producer-reader.properties"
 UNSENDABLE: Final = "records_for_another_producer.jsonl"
 #: Files of rows that Kafka has and the table lacks, and of records that the table has and Kafka lacks.
@@ -140,10 +141,6 @@ _ESCAPES: Final = str.maketrans(
 
 _SEPARATOR: Final = "\x1f"
 _NULL_MARKER: Final = "\x1anull"
-#: The reader's properties, for ``--reader-config``: a Java properties file.
-READER_PROPERTIES: Final = javaproperties.dumps(
-    {"parse.key": "true", "key.separator": _SEPARATOR, "null.marker": _NULL_MARKER}, timestamp=None
-)
 
 
 def why_unsendable(key: str | None, value: str) -> str:
@@ -249,7 +246,8 @@ class MissingFiles:
             )
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
-            (self.directory / READER).write_text(READER_PROPERTIES)
+            reader = {"parse.key": "true", "key.separator": _SEPARATOR, "null.marker": _NULL_MARKER}
+            (self.directory / READER).write_text(javaproperties.dumps(reader, timestamp=None))
         parts, verify = list(self._parts()), self.commands.verify
         page = [
             "# What is missing\n",

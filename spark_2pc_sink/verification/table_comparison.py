@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.verification.staging import Reason, Statements
     from spark_2pc_sink.verification.verification import Evidence
 
-#: Bucket, number of hashes, and their sum as text.
-Fingerprints: TypeAlias = Sequence[tuple[Any, ...]]
 #: Consecutive records of a partition, with their offsets.
 Portion: TypeAlias = "tuple[TopicPartition, Sequence[Message], list[int]]"
 
@@ -233,7 +231,7 @@ class TableComparison:
                 if hidden is not seen and wanted and self.pair.describes(part.order, at.topic):
                     staging.take(at, messages, offsets, part)
 
-    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> None:
+    def _compare(self, staging: Staging, table: list[tuple[Any, ...]] | None, shape: TableShape, tally: Tally) -> None:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
         sql, rows, condition = staging.sessions[0].sql, 0, "true"
         of_batch = "false" if self._only is None else f"place / {len(sql.partitions)} = {self._only + 1}"

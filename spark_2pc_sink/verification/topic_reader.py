@@ -56,7 +56,6 @@ _NO_LEADER_YET: Final = _codes(
 _END: Final = _codes("_PARTITION_EOF")
 #: Also that of a log start beyond the requested offset.
 _LOST: Final = _END | _codes("_AUTO_OFFSET_RESET")
-_TOKENS_SINCE: Final = (2, 13)
 #: Options with the same name in librdkafka.
 _SAME_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "reconnect.backoff.ms"),
@@ -332,7 +331,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
             )
             raise refused("sasl.mechanism", "GSSAPI", rule, remedy) from error
     # Earlier clients get a token only in calls of ``poll``, which an admin client never makes.
-    if source is not None and tuple(int(part) for part in installed.split(".")[:2]) < _TOKENS_SINCE:
+    if source is not None and tuple(int(part) for part in installed.split(".")[:2]) < (2, 13):
         rule = f"topics are read by confluent-kafka; version {installed} is installed, and tokens require 2.13"
         raise refused("sasl.mechanism", "OAUTHBEARER", rule, "pip install 'confluent-kafka>=2.13'")
     settings: dict[str, Any] = {name: getattr(options, name.replace(".", "_")) for name in _SAME_SETTINGS} | {

@@ -263,8 +263,7 @@ def planned(
             raise NotComparableError(f"no column can be compared with the fields {fields}", RECORD_COLUMNS_REMEDY)
         if (lacking := target.lacking_columns(compared.names)) is not None:
             raise lacking
-    key = target.key_of(shape, compared.names)
-    return Statements(target, shape.table, compared, key, tuple(partitions))
+    return Statements(target, shape.table, compared, target.key_of(shape, compared.names), tuple(partitions))
 
 
 SESSIONS: Final = 2

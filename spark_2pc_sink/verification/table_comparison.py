@@ -340,7 +340,8 @@ class TableComparison:
                     # A tombstone's missing counterpart is a deletion, not a row.
                     if message.value() is not None or not self._target.has_tombstones:
                         files.add_record(reason, self._answer_about(at, message, self._sql.typed_records))
-            for reason in RECORDS if self._rows_too else ("differing",):
+            of_rows: Iterable[Reason] = RECORDS if self._rows_too else ("differing",)
+            for reason in of_rows:
                 for found, *texts in self._snapshot.stream(self._sql.rows_at(self._unmatched(reason, "table"))):
                     files.add_row(reason, dict(zip(self._sql.compared.names, texts, strict=True)), found)
         finally:

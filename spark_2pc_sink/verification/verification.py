@@ -100,7 +100,7 @@ def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequ
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All evidence except the records and the rows."""
+    """All evidence except the records and the rows, and the differences found in it."""
 
     request: VerifyRequest
     snapshot: Snapshot

@@ -11,14 +11,13 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from psycopg2.extensions import cursor as Cursor
 
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.verification.report import NotChecked
-
-if TYPE_CHECKING:
-    from psycopg2.extensions import cursor as Cursor
 
 #: For a column, the record's field that has its value, and the path inside it; () if no field has it.
 Paths: TypeAlias = Callable[[str], tuple[str, ...]]

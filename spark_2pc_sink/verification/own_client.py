@@ -11,7 +11,6 @@ The coordinator is queried about the open transaction as in recovery.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -25,12 +24,12 @@ from spark_2pc_sink.kafka.log_reader import fetch_logs
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.recovery.diagnosis import began_at
+from spark_2pc_sink.verification.history import Ranges
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches, decompressed_pieces
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import Compression
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.history import Ranges
     from spark_2pc_sink.verification.verification import Evidence
 
 _REMEDY: Final = (
@@ -90,7 +89,7 @@ class BatchCheck:
         seen = self._seen.get(partition)
         return seen is not None and seen.begin <= offset < seen.position
 
-    def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def check(self, bounds: Ranges) -> None:
         """Check these offset ranges, and batches that follow; KafkaError for one that is broken or too large."""
         with Cluster(self.options) as cluster:
             deadline, answered = cluster.deadline(), False

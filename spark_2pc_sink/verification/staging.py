@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import psycopg2
 import psycopg2.errors
-from psycopg2.extensions import QuotedString, encodings
+from psycopg2.extensions import QuotedString, connection as DriverConnection, cursor as Cursor, encodings
 
 from jdbc_state.connections import UNTIMED
 from jdbc_state.sink_log import sink_log
@@ -39,7 +39,6 @@ from spark_2pc_sink.verification.values import ValueReader, unchanged
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-    from psycopg2.extensions import connection as DriverConnection, cursor as Cursor
 
     from spark_2pc_sink.verification.columns import TableShape
     from spark_2pc_sink.verification.verification import Evidence

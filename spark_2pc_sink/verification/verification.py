@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from psycopg2.extensions import connection as DriverConnection
 from sqlalchemy import Connection, text
 
 from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow
@@ -43,10 +44,7 @@ from spark_2pc_sink.verification.table_pairs import NotedLayout, chosen_pairs, c
 from spark_2pc_sink.verification.topic_reader import TopicReader
 
 if TYPE_CHECKING:
-    from psycopg2.extensions import connection as DriverConnection
-
     from spark_2pc_sink.verification.history import Ranges, TopicLogs
-    from spark_2pc_sink.verification.report import OpenTable
 
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
 #: actions of people.
@@ -356,23 +354,22 @@ def _compare_open(evidence: Evidence, ranges: Ranges) -> OpenTransactionRows:
         noted=evidence.noted[-1:],
         is_open=True,
     )
-    tables: list[OpenTable] = []
-    if rows or evidence.has_several:
-        with translated(evidence.database.named("verify")):
-            tables = [each.opened for each in compare_tables(only, Tally(only.claims.claims))]
-        others = only.claims.topics.difference(*(table.topics for table in tables))
-        if others and evidence.has_several:
-            differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
+    with translated(evidence.database.named("verify")):
+        compared = compare_tables(only, Tally(only.claims.claims)) if rows or evidence.has_several else []
+    tables = tuple(each.opened for each in compared)
+    others = only.claims.topics.difference(*(table.topics for table in tables))
+    if others and evidence.has_several:
+        differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
     for table in tables:
         if table.in_table is not None:
             counts[table.topics].append((table.records, table.in_table))
     # For tables with the same topics, the one that lacks most rows counts.
-    compared = [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
-    records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
+    lowest = [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
+    records, written = sum(count for count, _ in lowest), sum(last + 1 - first for first, last in ranges.values())
     return OpenTransactionRows(
         state=TransactionState.ONGOING,
         records=records or written,
-        in_table=sum(there for _, there in compared) if records or not written else None,
+        in_table=sum(there for _, there in lowest) if records or not written else None,
         partitions={str(at): each for at, each in ranges.items()},
-        tables=tuple(tables) if evidence.has_several else (),
+        tables=tables if evidence.has_several else (),
     )

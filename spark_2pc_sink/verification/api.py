@@ -16,7 +16,6 @@ from spark_2pc_sink.verification.repairs import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.target import GivenTarget
 
-#: Keywords of `verify` that describe the table.
 SHAPE: Final = tuple(item.name for item in fields(GivenTarget))
 
 

@@ -31,7 +31,6 @@ from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.staging import Reason, Statements
 from spark_2pc_sink.verification.target import only_column
 
-#: The page about the files with missing rows and records.
 PAGE: Final = "APPLY.md"
 #: What a directory of files can restore or show.
 _LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated"})
@@ -58,11 +57,9 @@ class Commands:
 
     @property
     def psql(self) -> str:
-        """It takes the password from PGPASSWORD or ~/.pgpass."""
         return shlex.join(["psql", as_libpq_uri(self.options.database), "-v", "ON_ERROR_STOP=1"])
 
     def console_producer(self, topic: str, reader: str) -> str:
-        """Kafka's console producer; ``reader`` is the file of its reader's properties."""
         return self._kafka("kafka-console-producer.sh", "--topic", topic, "--reader-config", reader)
 
     def console_consumer(self, topic: str, partition: int, offset: int) -> str:
@@ -115,7 +112,6 @@ RECORDS: Final[Mapping[Reason, str]] = {
     "differing": "records_as_in_table.txt",
     "twice": "records_twice_in_table.txt",
 }
-#: What applies to both files of a reason.
 _REASONS: Final[Mapping[Reason, str]] = {
     "missing": "One side lacks what the other has",
     "differing": "Both sides have the key, with different values. Change the table, or change Kafka, but not both",

@@ -14,7 +14,6 @@ from spark_2pc_sink.plural import counted
 #: could not be compared to rely on it.
 Verdict = Literal["same", "different", "inconclusive"]
 
-#: The two sides.
 Side = Literal["kafka", "table"]
 
 #: Kinds of differences, explained in docs/verify.md.

@@ -196,7 +196,6 @@ class RecordSources:
         return next((part for part, of_part in written.items() if _plain(expression) == only_column(of_part)), None)
 
 
-#: How the sink writes the table.
 Mode = Literal["append", "upsert", "insert_ignore"]
 
 #: Suffix of our names among fields of records or columns of tables. Those may have any name, but not one that

@@ -29,7 +29,6 @@ _EXIT_OF: Final[dict[Verdict, int]] = {
     "different": EXIT_IN_DOUBT,
     "inconclusive": EXIT_INCONCLUSIVE,
 }
-#: Other options.
 _ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "write_missing")
 
 

@@ -16,7 +16,6 @@ from spark_2pc_sink.verification.repairs import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.target import GivenTarget
 
-#: Keywords of `verify` that describe the table.
 SHAPE: Final = tuple(item.name for item in fields(GivenTarget))
 
 
@@ -120,16 +119,13 @@ class Scope:
 
     def of(self, batches: Sequence[int]) -> frozenset[int]:
         """The batches of the scope in the history, the oldest first; refuses one that the history lacks."""
-        if self.is_all:
-            return frozenset(batches)
-        if not batches or (self.last is None and not {self.batch, self.since} & {*batches}):
-            known = f"has batches {batches[0]} to {batches[-1]}" if batches else "is empty"
-            [(option, value)] = ((name, value) for name, value in vars(self).items() if value is not None)
-            remedy = f"name a batch in the history, or leave {option} out to compare everything"
-            raise refused(option, value, f"must be in the sink's history, which {known}", remedy)
-        if self.last is not None:
-            return frozenset(batches[-self.last :])
-        return frozenset(each for each in batches if each >= (self.since or 0) and self.batch in (None, each))
+        for option, value in vars(self).items():
+            if value is not None and not (batches and (option == "last" or value in batches)):
+                known = f"has batches {batches[0]} to {batches[-1]}" if batches else "is empty"
+                remedy = f"name a batch in the history, or leave {option} out to compare everything"
+                raise refused(option, value, f"must be in the sink's history, which {known}", remedy)
+        newest = batches[-(self.last or 0) :]
+        return frozenset(each for each in newest if each >= (self.since or 0) and self.batch in (None, each))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,13 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from psycopg2.extensions import cursor as Cursor
 
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.verification.report import NotChecked
-
-if TYPE_CHECKING:
-    from psycopg2.extensions import cursor as Cursor
 
 #: For a column, the record's field that has its value, and the path inside it; () if no field has it.
 Paths: TypeAlias = Callable[[str], tuple[str, ...]]
@@ -95,9 +94,8 @@ def read_shape(cursor: Cursor, table: str) -> TableShape:
     cursor.execute(_FIND, (str(TableName.parse(table)),))
     found = cursor.fetchone()
     if found is None:
-        raise refused(
-            "table", table, "there is no such table in the database", "name it with its schema: 'schema.table'"
-        )
+        rule = "there is no such table in the database"
+        raise refused("table", table, rule, "name it with its schema: 'schema.table'")
     oid, schema, name, role = found
     cursor.execute(_COLUMNS, {"table": oid})
     columns = tuple(Column(*row) for row in cursor.fetchall())
@@ -252,8 +250,7 @@ def compared_columns(
             continue
         compared.append(_collated(rule, column, keys))
         if column.base in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
-            digits = max(found.fraction_digits, 0)
-            why = f"records have {digits} fractional digits of a second, and these are compared"
+            why = f"records have {max(found.fraction_digits, 0)} fractional digits of a second, and these are compared"
             why = "milliseconds are compared" if given else why
             left.append(NotChecked(f"finer parts of column {column.name}", why))
     known = {column.field for column in compared} | {column.name for column in shape.columns if paths is None}
@@ -279,21 +276,20 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
 
 def _why_left(column: Column, found: FieldFacts | None, path: Sequence[str]) -> str:
     """Why a column cannot be compared with its field; '' if it can."""
+    nothing = "no record has a field of that name"
     if found is None:
-        does = (
-            "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
-        )
-        made_of = f"no record has the field {path[0]}, from which it is made" if path else ""
-        return made_of if path and path[0] != column.name else f"{does}no record has a field of that name"
+        if path and path[0] != column.name:
+            return f"no record has the field {path[0]}, from which it is made"
+        does = "computes" if column.generated else "fills" if column.filled else ""
+        return f"the table {does} it, and {nothing}" if does else nothing
     if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
         return f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
     if column.base == "_interval":
         return "to_json writes intervals in its own format"
     if column.is_array and (column.base in _OTHER_ELEMENTS or len(path) > 1):
         return "elements of such an array have another form in JSON"
-    if found.other and len(path) == 1 and not column.is_array and column.base not in ("json", "jsonb"):
-        return f"records have an object or an array, and the column is {column.type_name}"
-    return ""
+    nested = found.other and len(path) == 1 and not column.is_array and column.base not in ("json", "jsonb")
+    return f"records have an object or an array, and the column is {column.type_name}" if nested else ""
 
 
 class _Form(NamedTuple):

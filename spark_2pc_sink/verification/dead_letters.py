@@ -13,12 +13,10 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sqlalchemy import text
-
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.history import Ranges, Tally
-from spark_2pc_sink.verification.report import DeadLetterResult, Difference, Differences
+from spark_2pc_sink.verification.report import DeadLetterResult, Difference
 from spark_2pc_sink.verification.table_pairs import layout_at
 
 if TYPE_CHECKING:
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 #: The columns that are compared, of dead letters with the same query, batch and identity.
 COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")
 DeadLetterKey: TypeAlias = tuple[str, int, str]
-
-#: PostgreSQL's own refusal would end the transaction.
-_READABLE: Final = text("SELECT to_regclass(:table) IS NOT NULL AND has_table_privilege(to_regclass(:table), 'SELECT')")
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class DeadLetter:
         return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **fields)
 
 
-def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[DeadLetterResult, ...]:
+def check_dead_letters(evidence: Evidence) -> tuple[DeadLetterResult, ...]:
     """Compare the dead letters of the batches of a scope; one result for each comparable topic and table."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, claim in enumerate(evidence.claims.claims):
@@ -61,34 +56,31 @@ def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[De
                 places[topic, table].append(index)
     results = []
     for (topic, table), indexes in places.items():
-        if topic in evidence.logs.compacted:
-            why = "log compaction removes dead letters that later ones supersede"
-        elif not _is_readable(evidence, table):
-            why = f"table {table} does not exist, or this role cannot read it"
+        compacted = topic in evidence.logs.compacted
+        if compacted or not _is_readable(evidence, table):
+            unreadable = f"table {table} does not exist, or this role cannot read it"
+            why = "log compaction removes dead letters that later ones supersede" if compacted else unreadable
+            evidence.differences.skip(f"the dead letters of topic {topic}", why)
         else:
-            letters = _compare(evidence, differences, (topic, table), indexes)
+            letters = _compare(evidence, topic, table, indexes)
             results.append(DeadLetterResult(topic=topic, table=table, letters=letters))
-            continue
-        differences.skip(f"the dead letters of topic {topic}", why)
     return tuple(results)
 
 
-def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str], indexes: Sequence[int]) -> int:
+def _compare(evidence: Evidence, topic: str, table: str, indexes: Sequence[int]) -> int:
     """Compare the dead letters of some claims, and report the differences; the number in the topic."""
-    topic, table = place
     claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
     bounds = evidence.bounds_of((claims[index] for index in indexes), evidence.ends)
     bounds = {at: each for at, each in bounds.items() if at.topic == topic}
     cut, in_topic = Tally(claims), []
     for at, offset, letter in _in_topic(evidence, bounds):
         index = cut.of(at).claim_at(offset)
-        if index not in indexes:
-            continue
-        if letter is not None and letter.key[1] == claims[index].batch:
+        batch = claims[index].batch
+        if index in indexes and letter is not None and letter.key[1] == batch:
             in_topic.append(letter)
-            continue
-        why, batch = "this record is not a dead letter of the batch", claims[index].batch
-        differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
+        elif index in indexes:
+            why = "this record is not a dead letter of the batch"
+            evidence.differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
     # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
@@ -102,10 +94,10 @@ def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str
     if deleted:
         names = ", ".join(str(batch) for _, batch in deleted)
         why = "the table has none of them any more; they may have been deleted on purpose"
-        differences.skip(f"the dead letters of batch {names}", why)
-    with differences.about(table):
+        evidence.differences.skip(f"the dead letters of batch {names}", why)
+    with evidence.differences.about(table):
         for difference in compared_dead_letters(in_topic, in_table, deleted=deleted):
-            differences.add(difference)
+            evidence.differences.add(difference)
     return len(in_topic)
 
 
@@ -136,20 +128,21 @@ def _in_topic(
 
 
 def _is_readable(evidence: Evidence, table: str) -> bool:
-    return evidence.snapshot.connection.scalar(_READABLE, {"table": table}) is True
+    # PostgreSQL's own refusal would end the transaction.
+    find = "SELECT has_table_privilege(to_regclass(%s), 'SELECT')"
+    return evidence.snapshot.run(find, (table,)) == [(True,)]
 
 
 def _in_table(evidence: Evidence, table: str, batches: Collection[int | None]) -> Iterator[DeadLetter]:
     """The dead letters of a sink in some batches, of any query."""
-    # A colon in a name is not a parameter.
-    quoted = table.replace(":", r"\:")
-    query = text(
-        f'SELECT query_id, batch_id, identity, {", ".join(COMPARED[:-1])}, CAST("row" AS text) AS "row" FROM {quoted} '
-        "WHERE transactional_id = :id AND batch_id = ANY(:batches)"
+    # A percent sign in a name is not a parameter.
+    quoted = table.replace("%", "%%")
+    query = (
+        f'SELECT query_id, batch_id, identity, {", ".join(COMPARED[:-1])}, "row"::text FROM {quoted} '
+        "WHERE transactional_id = %s AND batch_id = ANY(%s)"
     )
-    own = evidence.request.options.transactional_id
-    wanted = {"id": own, "batches": sorted(batch for batch in batches if batch is not None)}
-    for query_id, batch_id, identity, *columns, row in evidence.snapshot.connection.execute(query, wanted):
+    wanted = (evidence.request.options.transactional_id, sorted(batch for batch in batches if batch is not None))
+    for query_id, batch_id, identity, *columns, row in evidence.snapshot.run(query, wanted):
         yield DeadLetter((query_id, batch_id, identity), dict(zip(COMPARED, [*columns, parsed(row)], strict=True)))
 
 

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 import xxhash
@@ -21,7 +20,7 @@ from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.report import BatchResult, Difference, Differences
+from spark_2pc_sink.verification.report import BatchResult, Difference
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -73,13 +72,9 @@ def content_of(key: bytes | None, value: bytes | None, headers: Headers | None) 
     )
 
 
-def record_hash(topic: str, content: bytes) -> int:
-    """The hash of one record; the sum of those of a batch, modulo `MODULUS`, is the batch's digest."""
-    return xxhash.xxh3_128_intdigest(content, _seed(topic))
-
-
 def digest_of(topic: str, contents: Sequence[bytes]) -> int:
-    seed, hashed = _seed(topic), xxhash.xxh3_128_intdigest
+    """The sum of the records' hashes, modulo `MODULUS`; of one record its hash."""
+    seed, hashed = xxhash.xxh3_64_intdigest(topic.encode()), xxhash.xxh3_128_intdigest
     return sum([hashed(content, seed) for content in contents]) % MODULUS
 
 
@@ -93,11 +88,6 @@ def _headers(headers: Headers) -> bytes:
         encoded = name.encode()
         parts += [_LENGTHS[len(encoded)], encoded, _ABSENT if value is None else _LENGTHS[len(value)] + value]
     return b"".join(parts)
-
-
-@cache
-def _seed(topic: str) -> int:
-    return xxhash.xxh3_64_intdigest(topic.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,22 +238,11 @@ def _claim(line: HistoryLine, before: Sequence[HistoryBatch], *, newest: bool, c
 
 @dataclass
 class Found:
-    """The records in one batch's ranges; ``seen`` has the first and the last offset of a record in each partition."""
+    """Counted records; ``seen`` has the first and the last offset of one in each partition. The digest is a batch's."""
 
     records: int = 0
     digest: int = 0
     seen: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass
-class Unclaimed:
-    """Consecutive records outside of claims; ``after`` is the index of the previous claim, -1 for none."""
-
-    partition: TopicPartition
-    first: int
-    last: int
-    records: int
-    after: int
 
 
 @dataclass(frozen=True)
@@ -313,17 +292,17 @@ class Tally:
         #: By partition, the offset up to which records were counted (exclusive).
         self.reached: dict[TopicPartition, int] = {}
         self.found: list[Found] = [Found() for _ in claims]
-        self.unclaimed: list[Unclaimed] = []
+        #: Records outside of claims, by their partition and the index of the claim that they follow, -1 for none.
+        self.unclaimed: dict[tuple[TopicPartition, int], Found] = {}
         self.records: int = 0
         ranges: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for index, claim in enumerate(claims):
             for partition, (first, last) in claim.present.items():
                 ranges.setdefault(partition, []).append((first, last, index))
         self._partitions = {partition: PartitionClaims(found) for partition, found in ranges.items()}
-        self._nothing = PartitionClaims([])
 
     def of(self, partition: TopicPartition) -> PartitionClaims:
-        return self._partitions.get(partition, self._nothing)
+        return self._partitions.get(partition) or PartitionClaims([])
 
     def take(self, partition: TopicPartition, offsets: Sequence[int], contents: Sequence[bytes]) -> None:
         """Count records of one partition, whose offsets ascend."""
@@ -334,17 +313,12 @@ class Tally:
             first, last, records = offsets[stretch.start], offsets[stretch.stop - 1], stretch.stop - stretch.start
             if stretch.claim >= 0:
                 found = self.found[stretch.claim]
-                found.records += records
                 found.digest += digest_of(partition.topic, contents[stretch.start : stretch.stop])
                 found.digest %= MODULUS
-                found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
-                continue
-            before = next((left for left in reversed(self.unclaimed) if left.partition == partition), None)
-            if before is not None and before.after == stretch.order:
-                before.last = last
-                before.records += records
             else:
-                self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
+                found = self.unclaimed.setdefault((partition, stretch.order), Found())
+            found.records += records
+            found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
 
 
 def offsets_of(messages: Sequence[Message]) -> list[int]:
@@ -357,114 +331,104 @@ def headers_of(message: Message) -> Headers | None:
     return cast("Headers | None", message.headers())
 
 
-@dataclass
-class HistoryCheck:
-    evidence: Evidence
-    differences: Differences
+def judge(evidence: Evidence, tally: Tally) -> tuple[BatchResult, ...]:
+    """Compare every batch of the scope with the records read, and report the differences."""
+    known = evidence.claims
+    for before, after in known.skipped:
+        text = f"the history skips from batch {before} to batch {after}"
+        evidence.differences.add(Difference(kind="gap", text=text, batch=before + 1))
+    if not evidence.has_digests:
+        evidence.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
+    pairs = zip(known.claims, tally.found, strict=True)
+    results = tuple(_result(evidence, claim, found) for claim, found in pairs if claim.in_scope)
+    for (at, after), left in tally.unclaimed.items():
+        records, (first, last) = counted(left.records, "record"), left.seen[at]
+        if after < 0 and not known.from_the_start:
+            what = f"{records} of {at} before offset {last + 1} against the history"
+            evidence.differences.skip(what, "it does not reach back that far")
+            continue
+        where = "before the first batch" if after < 0 else f"after batch {known.claims[after].batch}"
+        text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
+        evidence.differences.add(Difference(kind="gap", text=text, **asdict(at), offset=first, last_offset=last))
+    return results
 
-    @property
-    def _digests(self) -> bool:
-        """Whether the history's digests cover records only."""
-        layout = self.evidence.layout
-        return layout is None or all(lane.records for lane in layout.each)
 
-    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
-        """Compare every batch of the scope with the records read, and report the differences."""
-        known = self.evidence.claims
-        for before, after in known.skipped:
-            text = f"the history skips from batch {before} to batch {after}"
-            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
-        if not self._digests:
-            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
-        results = tuple(
-            self._result(claim, found) for claim, found in zip(known.claims, tally.found, strict=True) if claim.in_scope
-        )
-        for left in tally.unclaimed:
-            records = counted(left.records, "record")
-            if left.after < 0 and not known.from_the_start:
-                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
-                self.differences.skip(what, "it does not reach back that far")
-                continue
-            where = "before the first batch" if left.after < 0 else f"after batch {known.claims[left.after].batch}"
-            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
-            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
-            self.differences.add(Difference(kind="gap", text=text, **place))
-        return results
+def _result(evidence: Evidence, claim: HistoryBatch, found: Found) -> BatchResult:
+    result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
+    if why := claim.unknown or claim.hidden:
+        evidence.differences.skip(f"batch {claim.batch} against the history", why)
+        return replace(result, found=None, checked=False)
+    differing, digest_same = list(_lost(evidence, claim)), None
+    if packed := sorted(claim.topics & evidence.logs.compacted):
+        why = "log compaction removes records that later ones supersede"
+        evidence.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
+    elif not differing:
+        digest_same = digest_text(found.digest) == claim.digest or not claim.records if evidence.has_digests else None
+        differing = list(_changed(evidence, claim, found, digest_same=digest_same))
+    for difference in differing:
+        evidence.differences.add(replace(difference, batch=claim.batch))
+    return replace(result, digest_same=digest_same, same=not differing)
 
-    def _result(self, claim: HistoryBatch, found: Found) -> BatchResult:
-        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
-        if why := claim.unknown or claim.hidden:
-            self.differences.skip(f"batch {claim.batch} against the history", why)
-            return replace(result, found=None, checked=False)
-        differing, digest_same = list(self._lost(claim)), None
-        if packed := sorted(claim.topics & self.evidence.logs.compacted):
-            why = "log compaction removes records that later ones supersede"
-            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
-        elif not differing:
-            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self._digests else None
-            differing = list(self._changed(claim, found, digest_same=digest_same))
-        for difference in differing:
-            self.differences.add(replace(difference, batch=claim.batch))
-        return replace(result, digest_same=digest_same, same=not differing)
 
-    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
-        """The records of the batch that are gone with its topic or log."""
-        for topic in sorted(claim.gone):
-            was, now = claim.topic_ids.get(topic, "") or "unknown", self.evidence.logs.topic_ids.get(topic)
-            place = asdict(min(at for at in claim.ranges if at.topic == topic))
-            if now is None:
-                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
-                yield Difference(kind="topic_deleted", text=text, **place)
-            else:
-                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
-                yield Difference(kind="topic_remade", text=text, **place)
-        for partition, (first, last) in sorted(claim.ranges.items()):
-            start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
-            if partition.topic in claim.gone:
-                continue
-            if start is None or end is None:
-                text = f"partition {partition} does not exist any more"
-            elif start > first:
-                text = f"the log begins at offset {start}"
-            elif end <= last:
-                text = f"the log ends at offset {end}"
-            else:
-                continue
-            text += f"; the batch had offsets {first} to {last}"
-            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
+def _lost(evidence: Evidence, claim: HistoryBatch) -> Iterator[Difference]:
+    """The records of the batch that are gone with its topic or log."""
+    for topic in sorted(claim.gone):
+        was, now = claim.topic_ids.get(topic, "") or "unknown", evidence.logs.topic_ids.get(topic)
+        place = asdict(min(at for at in claim.ranges if at.topic == topic))
+        if now is None:
+            text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
+        else:
+            text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
+        yield Difference(kind="topic_deleted" if now is None else "topic_remade", text=text, **place)
+    for partition, (first, last) in sorted(claim.present.items()):
+        start, end = evidence.logs.starts.get(partition), evidence.logs.written.get(partition)
+        if start is None or end is None:
+            text = f"partition {partition} does not exist any more"
+        elif start > first:
+            text = f"the log begins at offset {start}"
+        elif end <= last:
+            text = f"the log ends at offset {end}"
+        else:
+            continue
+        text += f"; the batch had offsets {first} to {last}"
+        yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
 
-    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
-        if found.records != claim.records:
-            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
-            yield Difference(kind="batch_count", text=text)
-        elif digest_same is False:
-            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
-            yield Difference(kind="digest", text=text)
-        many = found.records - claim.records
-        if many > 0 and self._digests:
-            # The hash of a single stranger is the excess in the digest.
-            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
-            place = self._locate(claim, wanted) if many == 1 else None
-            if place is not None:
-                at, offset = place
-                text, first, last = "this record does not belong to the batch", offset, offset
-            else:
-                at, (first, last) = min(claim.ranges.items())
-                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
-            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
-        for at, (first, last) in sorted(claim.ranges.items()):
-            seen = found.seen.get(at)
-            if seen != (first, last):
-                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
-                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
-                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
 
-    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
-        """The record in a batch's ranges that has a hash."""
-        bounds = self.evidence.bounds_of([claim], self.evidence.logs.ends)
-        for at, messages in self.evidence.reader.read(bounds):
-            for message in messages:
-                content = content_of(message.key(), message.value(), headers_of(message))
-                if record_hash(at.topic, content) == wanted:
-                    return at, message.offset() or 0
-        return None
+def _changed(
+    evidence: Evidence, claim: HistoryBatch, found: Found, *, digest_same: bool | None
+) -> Iterator[Difference]:
+    if found.records != claim.records:
+        text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
+        yield Difference(kind="batch_count", text=text)
+    elif digest_same is False:
+        text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
+        yield Difference(kind="digest", text=text)
+    many = found.records - claim.records
+    if many > 0 and evidence.has_digests:
+        # The hash of a single stranger is the excess in the digest.
+        wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+        place = _locate(evidence, claim, wanted) if many == 1 else None
+        if place is not None:
+            at, first = place
+            text, last = "this record does not belong to the batch", first
+        else:
+            at, (first, last) = min(claim.ranges.items())
+            text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
+        yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
+    for at, (first, last) in sorted(claim.ranges.items()):
+        seen = found.seen.get(at)
+        if seen != (first, last):
+            there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
+            text = f"the batch had offsets {first} to {last}, in which readers find {there}"
+            yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
+
+
+def _locate(evidence: Evidence, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
+    """The record in a batch's ranges that has a hash."""
+    bounds = evidence.bounds_of([claim], evidence.logs.ends)
+    for at, messages in evidence.reader.read(bounds):
+        for message in messages:
+            content = content_of(message.key(), message.value(), headers_of(message))
+            if digest_of(at.topic, [content]) == wanted:
+                return at, message.offset() or 0
+    return None

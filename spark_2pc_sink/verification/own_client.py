@@ -11,7 +11,7 @@ The coordinator is queried about the open transaction as in recovery.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +24,12 @@ from spark_2pc_sink.kafka.log_reader import fetch_logs
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.recovery.diagnosis import began_at
+from spark_2pc_sink.verification.history import Ranges
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches, decompressed_pieces
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import Compression
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.history import Ranges
-    from spark_2pc_sink.verification.report import Differences
     from spark_2pc_sink.verification.verification import Evidence
 
 _REMEDY: Final = (
@@ -90,18 +89,25 @@ class BatchCheck:
         seen = self._seen.get(partition)
         return seen is not None and seen.begin <= offset < seen.position
 
-    def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def check(self, bounds: Ranges) -> None:
         """Check these offset ranges, and batches that follow; KafkaError for one that is broken or too large."""
-        if not bounds:
-            return
         with Cluster(self.options) as cluster:
             deadline, answered = cluster.deadline(), False
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
             for at, (start, end) in bounds.items():
-                self._extend(at, start, end, log_start=starts[at])
-            deadline = cluster.deadline()
-            while open_ := {at: self._seen[at].position for at in bounds if not self._is_done(at, log_ends[at])}:
+                seen = self._seen.get(at)
+                if seen is None or not seen.begin <= start <= seen.position:
+                    # Offsets before the beginning of a log do not exist, and count as checked.
+                    self._seen[at] = _Scan(start, max(start, starts[at]), end)
+                elif end > seen.end:
+                    seen.end, seen.ahead_bytes = end, 0
+            scans, deadline = {at: self._seen[at] for at in bounds}, cluster.deadline()
+            while open_ := {
+                at: scan.position
+                for at, scan in scans.items()
+                if scan.position < log_ends[at] and (scan.position < scan.end or scan.ahead_bytes < self.ahead_bytes)
+            }:
                 if deadline.passed:
                     why = f"no record arrived of {', '.join(map(str, open_))}"
                     raise KafkaTimeoutError(operation="Fetch", deadline_ms=deadline.limit_ms, last_error=why)
@@ -115,24 +121,11 @@ class BatchCheck:
                 answered = True
                 for at, data in found.items():
                     self._check_batches(at, data)
-                if any(self._seen[at].position > position for at, position in open_.items()):
+                if any(scans[at].position > position for at, position in open_.items()):
                     # The time limit is for progress, not for all.
                     deadline, answered = cluster.deadline(), False
                 else:
                     deadline.pause()
-
-    def _extend(self, partition: TopicPartition, start: int, end: int, *, log_start: int) -> None:
-        """Continue the scan of a partition that has checked ``start``, or begin another."""
-        seen = self._seen.get(partition)
-        if seen is None or not seen.begin <= start <= seen.position:
-            # Offsets before the beginning of a log do not exist, and count as checked.
-            self._seen[partition] = _Scan(start, max(start, log_start), end)
-        elif end > seen.end:
-            seen.end, seen.ahead_bytes = end, 0
-
-    def _is_done(self, partition: TopicPartition, log_end: int) -> bool:
-        scan = self._seen[partition]
-        return scan.position >= log_end or (scan.position >= scan.end and scan.ahead_bytes >= self.ahead_bytes)
 
     def _check_batches(self, partition: TopicPartition, data: bytes) -> None:
         what = str(partition)
@@ -153,15 +146,12 @@ class BatchCheck:
 def check_login(options: KafkaOptions) -> None:
     """Raise AuthorizationError if the brokers refuse the login, which librdkafka retries, and reports as no answer."""
     bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
-    with Cluster(bounded) as cluster:
-        try:
-            cluster.features()
-        except KafkaTimeoutError:
-            # They may still answer: the caller continues to wait, and has its own error.
-            return
+    # They may still answer after a timeout: the caller continues to wait, and has its own error.
+    with Cluster(bounded) as cluster, suppress(KafkaTimeoutError):
+        cluster.features()
 
 
-def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | None:
+def find_open_records(evidence: Evidence) -> Ranges | None:
     """First and last offset of the open transaction's records in each partition; None if there is none."""
     options = evidence.request.options
     with Cluster(options.kafka) as cluster:
@@ -169,7 +159,7 @@ def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | 
         described = client.describe()
         if described.state != TransactionState.ONGOING:
             why = f"Kafka has none for this id; the state is {described.state}"
-            differences.skip("the open transaction", why, "leave out --open to compare committed records")
+            evidence.differences.skip("the open transaction", why, "leave out --open to compare committed records")
             return None
         row = evidence.row
         if row is not None and row.prepared_transaction_state == str(described.producer) and row.kafka_offsets:
@@ -177,8 +167,8 @@ def find_open_records(evidence: Evidence, differences: Differences) -> Ranges | 
         began = began_at(client, Deadline(SystemClock(), options.settle_deadline_ms))
     for partition, at in began.items():
         if isinstance(at, str) and at != "no record yet":
-            differences.skip(f"records of {partition}", at)
+            evidence.differences.skip(f"records of {partition}", at)
     written = evidence.reader.describe({partition.topic for partition in began}).written
     why = "after its first record, they cannot be distinguished from records of other producers"
-    differences.skip("which producer wrote the records", why)
+    evidence.differences.skip("which producer wrote the records", why)
     return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}

@@ -31,7 +31,6 @@ from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.staging import Reason, Statements
 from spark_2pc_sink.verification.target import only_column
 
-#: The page about the files with missing rows and records.
 PAGE: Final = "APPLY.md"
 #: What a directory of files can restore or show.
 _LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated"})
@@ -58,11 +57,9 @@ class Commands:
 
     @property
     def psql(self) -> str:
-        """It takes the password from PGPASSWORD or ~/.pgpass."""
         return shlex.join(["psql", as_libpq_uri(self.options.database), "-v", "ON_ERROR_STOP=1"])
 
     def console_producer(self, topic: str, reader: str) -> str:
-        """Kafka's console producer; ``reader`` is the file of its reader's properties."""
         return self._kafka("kafka-console-producer.sh", "--topic", topic, "--reader-config", reader)
 
     def console_consumer(self, topic: str, partition: int, offset: int) -> str:
@@ -101,6 +98,7 @@ def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     return tuple(steps)
 
 
+#: Properties of the console producer's reader, for ``--reader-config``.
 READER: Final = "console-producer-reader.properties"
 UNSENDABLE: Final = "records_for_another_producer.jsonl"
 #: Files of rows that Kafka has and the table lacks, and of records that the table has and Kafka lacks.
@@ -114,7 +112,6 @@ RECORDS: Final[Mapping[Reason, str]] = {
     "differing": "records_as_in_table.txt",
     "twice": "records_twice_in_table.txt",
 }
-#: What applies to both files of a reason.
 _REASONS: Final[Mapping[Reason, str]] = {
     "missing": "One side lacks what the other has",
     "differing": "Both sides have the key, with different values. Change the table, or change Kafka, but not both",
@@ -140,10 +137,6 @@ _ESCAPES: Final = str.maketrans(
 
 _SEPARATOR: Final = "\x1f"
 _NULL_MARKER: Final = "\x1anull"
-#: The reader's properties, for ``--reader-config``: a Java properties file.
-READER_PROPERTIES: Final = javaproperties.dumps(
-    {"parse.key": "true", "key.separator": _SEPARATOR, "null.marker": _NULL_MARKER}, timestamp=None
-)
 
 
 def why_unsendable(key: str | None, value: str) -> str:
@@ -249,7 +242,8 @@ class MissingFiles:
             )
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
-            (self.directory / READER).write_text(READER_PROPERTIES)
+            reader = {"parse.key": "true", "key.separator": _SEPARATOR, "null.marker": _NULL_MARKER}
+            (self.directory / READER).write_text(javaproperties.dumps(reader, timestamp=None))
         parts, verify = list(self._parts()), self.commands.verify
         page = [
             "# What is missing\n",

@@ -14,28 +14,15 @@ from spark_2pc_sink.plural import counted
 #: could not be compared to rely on it.
 Verdict = Literal["same", "different", "inconclusive"]
 
-#: The two sides.
 Side = Literal["kafka", "table"]
 
 #: Kinds of differences, explained in docs/verify.md.
-DifferenceKind = Literal[
-    "missing_in_kafka",
-    "missing_in_table",
-    "differing",
-    "twice",
-    "row_count",
-    "batch_count",
-    "digest",
-    "offsets",
-    "stranger",
-    "gap",
-    "topic_remade",
-    "topic_deleted",
-    "truncated",
-]
+_OfTable = Literal["missing_in_kafka", "missing_in_table", "differing", "twice", "row_count"]
+_OfBatch = Literal["batch_count", "digest", "offsets", "stranger", "gap", "topic_remade", "topic_deleted", "truncated"]
+DifferenceKind = Literal[_OfTable, _OfBatch]
 
 #: What each kind means, for people.
-_HEADLINES: Final[Mapping[str, str]] = {
+_HEADLINES: Final[Mapping[DifferenceKind, str]] = {
     "missing_in_kafka": "rows without a record in Kafka",
     "missing_in_table": "records without a row in the table",
     "differing": "rows that differ from the record of their key",
@@ -59,9 +46,6 @@ _ADVICE: Final[Mapping[str, str]] = {
     "no_records": "commit and abort have the same effect",
     "unknown": "compare its records with the table",
 }
-
-#: Reported as not checked if a table was not compared at all.
-THE_TABLE: Final = "the table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,13 +247,12 @@ class VerifyReport:
     @property
     def reason(self) -> NotChecked | None:
         """The first part that makes the verdict inconclusive; None for another verdict."""
-        decisive = (part for part in self.not_checked if part.remedy)
-        return next(decisive, None) if self.verdict == "inconclusive" else None
+        decisive = (part for part in self.not_checked if part.remedy and self.verdict == "inconclusive")
+        return next(decisive, None)
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON, with ``same`` next to the verdict and ``share`` in the open transaction."""
-        found = asdict(self)
-        found["same"] = self.same
+        found = {**asdict(self), "same": self.same}
         if self.open_transaction is not None:
             found["open_transaction"]["share"] = self.open_transaction.share
         return found
@@ -340,8 +323,10 @@ class Differences:
         return {"counts": dict(self.counts), "differences": kept, "not_checked": not_checked}
 
     def skip(self, what: str, why: str, remedy: str = "") -> None:
-        if self._table is not None:
-            what = f"table {self._table}" if what == THE_TABLE else f"{what} (table {self._table})"
-        part = NotChecked(what, why, remedy)
+        part = NotChecked(what if self._table is None else f"{what} (table {self._table})", why, remedy)
         if part not in self.not_checked:
             self.not_checked.append(part)
+
+    def skip_table(self, error: NotComparableError) -> None:
+        what = "the table" if self._table is None else f"table {self._table}"
+        self.not_checked.append(NotChecked(what, error.why, error.remedy))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import psycopg2
 import psycopg2.errors
-from psycopg2.extensions import QuotedString, encodings
+from psycopg2.extensions import QuotedString, connection as DriverConnection, cursor as Cursor, encodings
 
 from jdbc_state.connections import UNTIMED
 from jdbc_state.sink_log import sink_log
@@ -39,7 +39,6 @@ from spark_2pc_sink.verification.values import ValueReader, unchanged
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-    from psycopg2.extensions import connection as DriverConnection, cursor as Cursor
 
     from spark_2pc_sink.verification.columns import TableShape
     from spark_2pc_sink.verification.verification import Evidence
@@ -160,7 +159,7 @@ class Statements:
 
     def fingerprints(self, *, staged: bool) -> str:
         """Bucket, number of hashes and their sum, of staged records or of the table."""
-        of = "pg_temp.verify_staged" if staged else f"({self._hashed_table()}) AS t"
+        of = "pg_temp.verify_staged" if staged else f"({self._hashed_table}) AS t"
         return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM {of} GROUP BY 1"
 
     def in_buckets(self, buckets: Sequence[int]) -> str:
@@ -170,9 +169,9 @@ class Statements:
 
     def make_rows(self, condition: str | None) -> str:
         """The table's rows with a condition; None: a record has the same key, or if there is no key, the same hash."""
-        same, hashed = "k" if self.key else "h", self._hashed_table(", tableoid AS part, ctid AS at")
+        same = "k" if self.key else "h"
         condition = condition or f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
-        return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
+        return _made("verify_rows", f"SELECT * FROM ({self._hashed_table}) AS t WHERE {condition}")
 
     def drop_late_records(self) -> str:
         """Remove those whose key has a row with a greater order: records of earlier batches describe that row."""
@@ -215,9 +214,10 @@ class Statements:
     def _bucket(self) -> str:
         return f"({'h' if self.target.mode == 'append' else 'k'} & {BUCKETS - 1})"
 
-    def _hashed_table(self, more: str = "") -> str:
+    @property
+    def _hashed_table(self) -> str:
         hashed, key = self._hashed("of_table")
-        return f"SELECT {hashed} AS h, {key} AS k{more} FROM {self.table}"
+        return f"SELECT {hashed} AS h, {key} AS k, tableoid AS part, ctid AS at FROM {self.table}"
 
     def _hashed(self, side: Literal["of_record", "of_table"]) -> tuple[str, str]:
         """The hashes of all compared columns and of the key."""
@@ -262,8 +262,7 @@ def planned(
             raise NotComparableError(f"no column can be compared with the fields {fields}", RECORD_COLUMNS_REMEDY)
         if (lacking := target.lacking_columns(compared.names)) is not None:
             raise lacking
-    key = target.key_of(shape, compared.names)
-    return Statements(target, shape.table, compared, key, tuple(partitions))
+    return Statements(target, shape.table, compared, target.key_of(shape, compared.names), tuple(partitions))
 
 
 SESSIONS: Final = 2
@@ -289,12 +288,11 @@ _BYTE_ORDER: Final = (
 Chunk: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
 
 
+@dataclass
 class NewFieldsError(Exception):
     """Records have a field for a column that was in no record of the sample; ``values`` are some of them."""
 
-    def __init__(self, values: Sequence[bytes]) -> None:
-        super().__init__(f"{len(values)} records have fields that the sample lacks")
-        self.values = values
+    values: Sequence[bytes]
 
 
 class RecordTexts:
@@ -319,13 +317,15 @@ class RecordTexts:
         """The text of one record. Raises NotComparableError for a tombstone without a known row."""
         key, value = message.key(), message.value()
         if self.plain:
-            made = self.read(at.topic, value)
-            return made or (b"null" if self._tombstone is None else self._tombstone(key))
+            if value is None and self._tombstone is not None:
+                return self._tombstone(key)
+            return self.read(at.topic, value) or b"null"
+        # Bytes are PostgreSQL's input of a bytea.
         parts: dict[str, Callable[[], Any]] = {
             "key": lambda: _text(key),
-            "key_bytes": lambda: _hexadecimal(key),
+            "key_bytes": lambda: None if key is None else f"\\x{key.hex()}",
             "value_text": lambda: _text(value),
-            "value_bytes": lambda: _hexadecimal(value),
+            "value_bytes": lambda: None if value is None else f"\\x{value.hex()}",
             "headers": lambda: [[name, _text(part)] for name, part in headers_of(message) or ()],
             "topic": lambda: at.topic,
             "partition": lambda: at.partition,
@@ -367,11 +367,6 @@ def spelled_in(text: bytes, encoding: str) -> bytes:
 
 def _text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="replace")
-
-
-def _hexadecimal(content: bytes | None) -> str | None:
-    """As bytea input for PostgreSQL."""
-    return None if content is None else f"\\x{content.hex()}"
 
 
 def utf8_client(connection: DriverConnection) -> str:

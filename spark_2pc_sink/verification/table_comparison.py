@@ -9,6 +9,7 @@ report and for files.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,8 +26,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
 from spark_2pc_sink.verification.history import Ranges, Tally, content_of, offsets_of
-from spark_2pc_sink.verification.repairs import Commands, MissingFiles
-from spark_2pc_sink.verification.report import THE_TABLE, Difference, NotComparableError, TableResult
+from spark_2pc_sink.verification.repairs import RECORDS, ROWS, Commands, MissingFiles
+from spark_2pc_sink.verification.report import Difference, NotComparableError, OpenTable, TableResult
 from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, literal, planned
 from spark_2pc_sink.verification.table_pairs import TablePair, other_writers
 from spark_2pc_sink.verification.target import Target
@@ -36,12 +37,10 @@ from spark_2pc_sink.verification.values import ValueReader, formats_of, unchange
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from spark_2pc_sink.verification.report import DifferenceKind, Differences, Side
+    from spark_2pc_sink.verification.report import DifferenceKind, Side
     from spark_2pc_sink.verification.staging import Reason, Statements
     from spark_2pc_sink.verification.verification import Evidence
 
-#: Number of hashes and their sum, for each bucket.
-Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
 #: Consecutive records of a partition, with their offsets.
 Portion: TypeAlias = "tuple[TopicPartition, Sequence[Message], list[int]]"
 
@@ -49,15 +48,13 @@ Portion: TypeAlias = "tuple[TopicPartition, Sequence[Message], list[int]]"
 SAMPLED_PARTITIONS_MAX: Final = 32
 SAMPLED_RECORDS: Final = 200
 #: What it means for a record and for a row to be unmatched; the text of a pair that differs depends on both.
-_OF_RECORDS: Final[Mapping[Reason, tuple[DifferenceKind, str]]] = {
-    "missing": ("missing_in_table", "the table has no row for this record"),
-    "differing": ("differing", ""),
-    "twice": ("twice", "Kafka has this record more often than the table has its row"),
-}
-_OF_ROWS: Final[Mapping[Reason, tuple[DifferenceKind, str]]] = {
-    "missing": ("missing_in_kafka", "Kafka has no record of this row"),
-    "twice": ("twice", "the table has this row more often than Kafka has its record"),
-}
+_KINDS: Final[Sequence[tuple[Side, Reason, DifferenceKind, str]]] = (
+    ("kafka", "missing", "missing_in_table", "the table has no row for this record"),
+    ("kafka", "differing", "differing", ""),
+    ("kafka", "twice", "twice", "Kafka has this record more often than the table has its row"),
+    ("table", "missing", "missing_in_kafka", "Kafka has no record of this row"),
+    ("table", "twice", "twice", "the table has this row more often than Kafka has its record"),
+)
 #: Hashes in transit between sessions: above this they go through a file.
 _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -92,16 +89,11 @@ class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
     evidence: Evidence
-    differences: Differences
     pair: TablePair
     directory: Path | None
     read: ValueReader = unchanged
     #: Files with the records or rows that either side lacks.
     written: tuple[str, ...] = ()
-    #: If not all rows were compared, number of records compared; with upserts, the last of each key.
-    records: int = 0
-    #: Number of these that have a row; None if the table was not compared.
-    in_table: int | None = None
 
     def __post_init__(self) -> None:
         self.request: VerifyRequest = self.evidence.request
@@ -119,21 +111,17 @@ class TableComparison:
         hidden = evidence.bounds_of((each for each in evidence.claims.claims if each.hidden), evidence.logs.written)
         self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
         self.result: TableResult = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
+        #: If not all rows were compared, the records compared; with upserts, the last of each key.
+        self.opened: OpenTable = OpenTable(table=self.result.table)
 
     def run(self, tally: Tally) -> None:
-        """Compare, count the records, and report differences, or why that is not possible."""
-        try:
-            self._run(tally)
-        except NotComparableError as error:
-            self.differences.skip(THE_TABLE, error.why, error.remedy)
-
-    def _run(self, tally: Tally) -> None:
+        """Compare, count the records, and report differences; NotComparableError if that is not possible."""
         if self.pair.refusal is not None:
             raise self.pair.refusal
         if not self.result.table:
             raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
         if self.evidence.is_open and not self._hidden:
-            self.in_table = 0
+            self.opened = replace(self.opened, topics=self.result.topics, in_table=0)
             return
         shape = self._shape()
         if not self._bounds and not self._hidden:
@@ -144,7 +132,7 @@ class TableComparison:
         self.read = value_reader(self.pair.layout, self.request.registry)
         facts, whole = self._sample(), self.request.scope.is_all
         for why in self._why_partial() if whole else ():
-            self.differences.skip("rows without a record", why)
+            self.evidence.differences.skip("rows without a record", why)
             whole = False
         partitions = sorted(at for at in {*self.evidence.ends, *self._hidden} if at.topic in self.topics)
         while True:
@@ -156,7 +144,7 @@ class TableComparison:
                 # Again, with these fields too.
                 facts.note(error.values)
         for part in sql.compared.not_checked:
-            self.differences.skip(part.what, part.why)
+            self.evidence.differences.skip(part.what, part.why)
 
     def _shape(self) -> TableShape:
         try:
@@ -168,7 +156,7 @@ class TableComparison:
             raise NotComparableError(error.rule, error.remedy) from error
         if role := shape.hidden_from:
             why = f"the table's policies apply to role {role}; a role with BYPASSRLS sees all rows"
-            self.differences.skip("rows that row-level security hides", why)
+            self.evidence.differences.skip("rows that row-level security hides", why)
         return shape
 
     def _sample(self) -> RecordFacts:
@@ -193,8 +181,8 @@ class TableComparison:
         """Why rows may have no record, though all batches are compared."""
         evidence, pair = self.evidence, self.pair
         claims = evidence.claims.claims
-        lacking = [claim.batch for claim, topics in zip(claims, pair.topics, strict=True) if topics is None]
-        if lacking or (pair.before is None and not evidence.claims.from_the_start):
+        lacking = [claim.batch for claim, topics in zip(claims, pair.topics[1:], strict=True) if topics is None]
+        if lacking or (pair.topics[0] is None and not evidence.claims.from_the_start):
             batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
             yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"
         if others := other_writers(evidence, self.result.table):
@@ -214,11 +202,10 @@ class TableComparison:
     def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> None:
         reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
         tombstone = self._target.tombstone if self._target.has_tombstones else None
-        self._texts = RecordTexts(sql.compared.given.values(), self.read)
-        texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
+        self._texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
         with ExitStack() as stack:
             thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
-            staging = Staging(stack, self.evidence, sql, texts)
+            staging = Staging(stack, self.evidence, sql, self._texts)
             made = thread.submit(run, sql.fingerprints(staged=False)) if whole else None
             self._stage(staging, tally, read_all(reader, self._bounds, tally, progress), seen=True)
             hidden = reader.read(self._hidden, committed=False)
@@ -226,7 +213,7 @@ class TableComparison:
             staging.finish()
             progress("comparing", 0, 1)
             # The database's own error must be raised before a statement fails in the ended transaction.
-            table = None if made is None else _fingerprints([made.result()])
+            table = None if made is None else made.result()
             # The changes are undone when it succeeds; otherwise the transaction cannot be used any more.
             run("SAVEPOINT comparison")
             self._compare(staging, table, shape, tally)
@@ -244,19 +231,22 @@ class TableComparison:
                 if hidden is not seen and wanted and self.pair.describes(part.order, at.topic):
                     staging.take(at, messages, offsets, part)
 
-    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> None:
+    def _compare(self, staging: Staging, table: list[tuple[Any, ...]] | None, shape: TableShape, tally: Tally) -> None:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
         sql, rows, condition = staging.sessions[0].sql, 0, "true"
         of_batch = "false" if self._only is None else f"place / {len(sql.partitions)} = {self._only + 1}"
-        staged = sum(
-            count for ((count,),) in staging.each(f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}")
-        )
+        counts = staging.each(f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}")
+        staged = sum(count for ((count,),) in counts)
         if self._keyed:
             staging.each(sql.keep_winners("verify_staged"))
         if table is not None:
-            rows = sum(number for number, _ in table.values())
-            kafka = _fingerprints(staging.each(sql.fingerprints(staged=True)))
-            differing = [bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)]
+            rows = sum(count for _, count, _ in table)
+            numbers, sums = Counter[int](), Counter[int]()
+            kafka = chain.from_iterable(staging.each(sql.fingerprints(staged=True)))
+            for bucket, count, total in chain(kafka, ((bucket, -count, -int(total)) for bucket, count, total in table)):
+                numbers[bucket] += count
+                sums[bucket] += int(total)
+            differing = [bucket for bucket, surplus in numbers.items() if surplus or sums[bucket]]
             if not differing:
                 self.result = replace(self.result, rows=rows, columns=sql.compared.names)
                 return
@@ -271,14 +261,15 @@ class TableComparison:
         count = self._report()
         if self.directory is not None and formats_of(self.pair.layout):
             why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
-            self.differences.skip("files with what either side lacks", why)
+            self.evidence.differences.skip("files with what either side lacks", why)
         elif self.directory is not None:
             self.written = self._write(self.directory, shape)
         if table is None:
-            ((rows, self.records),) = self._snapshot.run(
+            ((found, records),) = self._snapshot.run(
                 "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
             )
-            rows, self.in_table = rows - late, self.records - count
+            rows, topics = found - late, self.result.topics
+            self.opened = replace(self.opened, topics=topics, records=records, in_table=records - count)
         self.result = replace(self.result, rows=rows, columns=sql.compared.names)
 
     def _collect(self, staging: Staging, sql: Statements, condition: str) -> None:
@@ -314,7 +305,7 @@ class TableComparison:
     def _skip_some(self, count: int, what: str) -> None:
         if count:
             scope = "the open transaction" if self.evidence.is_open else self.request.scope
-            self.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
+            self.evidence.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
     # --- what differs -------------------------------------------------------------------------------------------------
     # Entries of one side that the other lacks, in a temporary table of the snapshot's session. They are read back from
@@ -322,17 +313,17 @@ class TableComparison:
 
     def _report(self) -> int:
         """Count the differences, and name the first; the number of records without a row."""
-        differences = self.differences
+        differences = self.evidence.differences
         counted = "SELECT reason, count(place), count(part) FROM pg_temp.verify_unmatched GROUP BY reason"
-        counts = {reason: (records, rows) for reason, records, rows in self._snapshot.run(counted)}
-        for of_rows, kinds, named in ((0, _OF_RECORDS, self._named_records), (1, _OF_ROWS, self._named_rows)):
-            for reason, (kind, text) in kinds.items() if self._rows_too or not of_rows else ():
-                count = counts.get(reason, (0, 0))[of_rows]
-                found = list(named(reason, kind, text, differences.wanted(kind))) if count else []
+        counts = {reason: {"kafka": records, "table": rows} for reason, records, rows in self._snapshot.run(counted)}
+        for side, reason, kind, text in _KINDS:
+            if reason in counts and (count := counts[reason][side]) and (side == "kafka" or self._rows_too):
+                named = self._named_records if side == "kafka" else self._named_rows
+                found = list(named(reason, kind, text, differences.wanted(kind)))
                 for difference in found:
                     differences.add(difference)
                 differences.count(kind, count - len(found))
-        return sum(records for records, _ in counts.values())
+        return sum(sides["kafka"] for sides in counts.values())
 
     def _write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
         files = MissingFiles(
@@ -344,26 +335,25 @@ class TableComparison:
             commands=Commands(self.request.options, vars(self.request.target)),
         )
         try:
-            for reason in _OF_RECORDS:
-                for at, message in self._messages(self._snapshot.stream(self._records(reason))):
+            for reason in ROWS:
+                for at, message in self._messages(self._snapshot.stream(self._unmatched(reason, "kafka"))):
                     # A tombstone's missing counterpart is a deletion, not a row.
-                    if message.value() is not None or not self._sql.target.has_tombstones:
+                    if message.value() is not None or not self._target.has_tombstones:
                         files.add_record(reason, self._answer_about(at, message, self._sql.typed_records))
-            of_rows: Iterable[Reason] = _OF_RECORDS if self._rows_too else ("differing",)
+            of_rows: Iterable[Reason] = RECORDS if self._rows_too else ("differing",)
             for reason in of_rows:
-                for found, *texts in self._snapshot.stream(self._sql.rows_at(self._rows(reason))):
+                for found, *texts in self._snapshot.stream(self._sql.rows_at(self._unmatched(reason, "table"))):
                     files.add_row(reason, dict(zip(self._sql.compared.names, texts, strict=True)), found)
         finally:
             written = tuple(files.close())
         return written
 
-    def _records(self, reason: Reason) -> str:
-        found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND place IS NOT NULL"
-        return f"SELECT place, at, part, row_at {found} ORDER BY place % {len(self._sql.partitions)}, at"
-
-    def _rows(self, reason: Reason) -> str:
-        found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND part IS NOT NULL"
-        return f"SELECT part, row_at {found} ORDER BY part, row_at"
+    def _unmatched(self, reason: Reason, side: Side) -> str:
+        """A query of records: (place, at, and of a pair the row's), or of rows: (part, at)."""
+        columns, first = ("place, at, part, row_at", "place") if side == "kafka" else ("part, row_at", "part")
+        order = f"place % {len(self._sql.partitions)}, at" if side == "kafka" else "part, row_at"
+        found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND {first} IS NOT NULL"
+        return f"SELECT {columns} {found} ORDER BY {order}"
 
     def _messages(self, wanted: Iterable[tuple[Any, ...]]) -> Iterator[tuple[TopicPartition, Message]]:
         partitions = self._sql.partitions
@@ -371,12 +361,12 @@ class TableComparison:
 
     def _named_rows(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
         side: Side | None = "table" if kind == "twice" else None
-        for place in self._snapshot.run(f"{self._rows(reason)} LIMIT {most}"):
+        for place in self._snapshot.run(f"{self._unmatched(reason, 'table')} LIMIT {most}"):
             row = self._row(*place)
             yield Difference(kind=kind, text=text, key=self._key(row), side=side, row=row)
 
     def _named_records(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
-        places = self._snapshot.run(f"{self._records(reason)} LIMIT {most}")
+        places = self._snapshot.run(f"{self._unmatched(reason, 'kafka')} LIMIT {most}")
         partitions = self._sql.partitions
         pairs = {(partitions[place % len(partitions)], at): row for place, at, *row in places}
         for at, message in self._messages(places):
@@ -434,11 +424,3 @@ class TableComparison:
         self._snapshot.run("RELEASE SAVEPOINT record")
         # A value with several objects is several rows.
         return found[0] if len(found) == 1 else None
-
-
-def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
-    found: dict[int, tuple[int, int]] = {}
-    for bucket, count, total in chain.from_iterable(parts):
-        before = found.get(bucket, (0, 0))
-        found[bucket] = (before[0] + count, before[1] + int(total))
-    return found

@@ -22,7 +22,7 @@ from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.columns import read_shape
 from spark_2pc_sink.verification.history import Claims, HistoryBatch
-from spark_2pc_sink.verification.report import Difference, Differences, NotComparableError
+from spark_2pc_sink.verification.report import Difference, NotComparableError
 from spark_2pc_sink.verification.target import GivenTarget, RecordSources
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ class TablePair:
     layout: SinkLayout | None
     #: Why no topic describes its rows; None if one does.
     refusal: NotComparableError | None = None
-    #: By index of a claim, the topics that describe its rows: empty if it did not write the table, and None if it did
-    #: and no topic describes the rows.
-    topics: tuple[frozenset[str] | None, ...] = ()
-    #: The same for records older than all claims.
-    before: frozenset[str] | None = None
+    #: The topics that describe its rows: in records older than all claims, and then for each claim. Empty if it did not
+    #: write the table, and None if it did and no topic describes the rows.
+    topics: tuple[frozenset[str] | None, ...] = (None,)
     #: Records of a key have no order within a batch.
     unordered: bool = False
 
@@ -68,11 +66,11 @@ class TablePair:
 
     @property
     def all_topics(self) -> frozenset[str]:
-        return frozenset[str]().union(*(found for found in (self.before, *self.topics) if found))
+        return frozenset[str]().union(*(found for found in self.topics if found))
 
     def describes(self, claim: int, topic: str) -> bool:
         """Whether a topic's records describe rows of the table, for the claim with this index or after it, or -1."""
-        return topic in ((self.before if claim < 0 else self.topics[claim]) or ())
+        return topic in (self.topics[claim + 1] or ())
 
 
 def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | None = None) -> tuple[TablePair, ...]:
@@ -85,14 +83,14 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
         if topic is not None:
             found = [each for each in newest.each if each.records and each.topic == topic]
             best = max(found, key=partial(_rank, lane)) if found else SinkLayout(topic=topic)
-            only = frozenset({topic})
-            return TablePair(_joined(lane, best), None, (only,) * len(claims.claims), only, unordered=best is not lane)
+            only = (frozenset({topic}),) * (len(claims.claims) + 1)
+            return TablePair(_joined(lane, best), topics=only, unordered=best is not lane)
         now = _pair_in_layout(lane, newest, by_rows)
-        if now.before is None:
+        if now.refusal is not None:
             return now
-        topics = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.before]
-        of_claims = tuple(topics[layout_at(noted, claim.decided_at)] for claim in claims.claims)
-        return replace(now, topics=of_claims, before=topics[0])
+        topics = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.topics[0]]
+        of_claims = (topics[layout_at(noted, claim.decided_at)] for claim in claims.claims)
+        return replace(now, topics=(topics[0], *of_claims))
 
     return tuple(pair(lane) for lane in newest.each if lane.table is not None)
 
@@ -131,7 +129,7 @@ def _earlier(
     """The topics that describe the table in an earlier layout; empty if the layout lacks it."""
     for each in layout.each:
         if each.table and same_table(each.table, str(lane.table)):
-            return _pair_in_layout(each, layout, by_rows).before
+            return _pair_in_layout(each, layout, by_rows).topics[0]
     # A table that the sink no longer writes may be this one before a rename: its topics then have the rows.
     now = [each.table for each in newest.each if each.table]
     before = [each.table for each in layout.each if each.table]
@@ -159,7 +157,7 @@ def _pair_in_layout(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str
     else:
         best = max(whole, key=partial(_rank, lane))
         own = frozenset() if best.topic is None else frozenset({best.topic})
-        return TablePair(_joined(lane, best), before=own | by_rows, unordered=best is not lane)
+        return TablePair(_joined(lane, best), topics=(own | by_rows,), unordered=best is not lane)
     remedy = "name a topic that has its records: --table TABLE --topic TOPIC"
     return TablePair(replace(lane, records=False), NotComparableError(why, remedy))
 
@@ -183,7 +181,7 @@ def chosen_pairs(evidence: Evidence) -> tuple[TablePair, ...]:
         raise refused("topic", topic, rule, f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}")
     of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - dead_letter_topics(evidence.noted)
     topics = frozenset(of_rows if topic is None else {topic})
-    alone = (TablePair(layout, None, (topics,) * len(claims.claims), topics),)
+    alone = (TablePair(layout, topics=(topics,) * (len(claims.claims) + 1)),)
     if layout is None or (not layout.lanes and topic is None and not _has_replaced_its_table(evidence, layout)):
         return alone
     pairs = table_pairs(evidence.noted, claims, topic=topic)
@@ -217,7 +215,7 @@ def other_writers(evidence: Evidence, table: str) -> list[str]:
     return sorted({name for name, lane in lanes if lane.table is not None and same_table(lane.table, table)})
 
 
-def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) -> None:
+def count_rows(pair: TablePair, evidence: Evidence) -> None:
     """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
     claims, request = evidence.claims.claims, evidence.request
@@ -230,21 +228,20 @@ def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) ->
         "the history does not have the number of rows per table for each batch": lacking,
         "another sink writes the table too": bool(other_writers(evidence, pair.table)),
     }
-    what = "the number of its rows"
-    if why := next((why for why, holds in obstacles.items() if holds), ""):
-        differences.skip(what, why)
-        return
+    why = next((why for why, holds in obstacles.items() if holds), "")
     try:
         with evidence.snapshot.driver.cursor() as cursor:
-            table = read_shape(cursor, pair.table).table
+            table = None if why else read_shape(cursor, pair.table).table
     except ConfigurationError as error:
-        differences.skip(what, error.rule)
+        table, why = None, error.rule
+    if table is None:
+        evidence.differences.skip("the number of its rows", why)
         return
     ((found,),) = evidence.snapshot.run(f"SELECT count(*) FROM {table}")
     wrote = sum(_rows_of(claim, pair.table) or 0 for claim in claims)
     if found != wrote:
         text = f"the table has {counted(found, 'row')}, and its batches wrote {wrote}"
-        differences.add(Difference(kind="row_count", text=text))
+        evidence.differences.add(Difference(kind="row_count", text=text))
 
 
 def _rows_of(claim: HistoryBatch, table: str) -> int | None:

@@ -196,9 +196,7 @@ class RecordSources:
         return next((part for part, of_part in written.items() if _plain(expression) == only_column(of_part)), None)
 
 
-#: How the sink writes the table.
 Mode = Literal["append", "upsert", "insert_ignore"]
-LateRows = Literal["replace", "keep_newer"]
 
 #: Suffix of our names among fields of records or columns of tables. Those may have any name, but not one that
 #: is drawn later.
@@ -242,18 +240,13 @@ class Target:
     keys: tuple[str, ...] = ()
     #: SQL over compared columns whose greatest value wins among records of one key; None for none.
     order_by: str | None = None
-    late_rows: LateRows = "replace"
+    #: Whether that order takes precedence over the order of batches.
+    order_first: bool = False
     #: Expressions by column, if the value of a record is not the row.
     record_columns: Mapping[str, str] = field(default_factory=dict)
-    #: The column whose text is the record's key; None if unknown.
-    key_column: str | None = None
-    #: Columns of a row that later records change; None for all.
-    update_columns: tuple[str, ...] | None = None
-    #: Columns that the last record of a row may omit (``unchanged_when``).
-    unchanged: tuple[str, ...] = ()
     #: Key and order columns that the sink has noted and the caller has not named.
     noted: tuple[str, ...] = ()
-    #: The part of a record that a column is made from.
+    #: The part of a record that a column is made from, as the sink has noted it.
     sources: RecordSources = RecordSources(SinkLayout())
     #: Why records do not describe the rows of the table; None if they do.
     refusal: NotComparableError | None = None
@@ -270,6 +263,16 @@ class Target:
         """Whether records without a value mean that their key has no row; else they are like any others."""
         return self.mode == "upsert"
 
+    @property
+    def key_column(self) -> str | None:
+        """The column whose text is the key of a record, as far as the sink's expressions show it."""
+        layout, column = self.sources.layout, self.keys[0] if len(self.keys) == 1 else None
+        if column is None or layout.key is None:
+            return column
+        written = (layout.columns or {}).get(column, column).strip()
+        forms = (form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)"))
+        return column if layout.key.strip() in forms else None
+
     def tombstone(self, key: bytes | None) -> bytes:
         """The JSON text of a tombstone, by a key that is the key column's text, or the JSON of all key columns."""
         fields = as_object(key)
@@ -281,11 +284,6 @@ class Target:
             why = f"the key {key!r} of a tombstone does not contain {', '.join(self.keys)}"
             raise NotComparableError(why, "pass record_columns with expressions over key for these columns")
         return json.dumps({**named, MARK: True}).encode()
-
-    @property
-    def order_first(self) -> bool:
-        """Whether that order takes precedence over the order of batches."""
-        return self.order_by is not None and self.late_rows == "keep_newer"
 
     def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
         """Refuse if records lack a noted column of key or order; None if they have it, or that is not known yet.
@@ -312,9 +310,11 @@ class Target:
 
     def updated_only(self, compared: ComparedColumns) -> ComparedColumns:
         """Without columns that keep the values of an earlier record of their key."""
-        why = dict.fromkeys(self.unchanged, "with unchanged_when the last record of a row may lack its value")
-        if self.update_columns is not None:
-            others = (name for name in compared.names if name not in {*self.keys, *self.update_columns})
+        layout = self.sources.layout if self.mode == "upsert" else SinkLayout()
+        lacks = "with unchanged_when the last record of a row may lack its value"
+        why = dict.fromkeys(layout.unchanged_when or (), lacks)
+        if layout.update_columns is not None:
+            others = (name for name in compared.names if name not in {*self.keys, *layout.update_columns})
             why |= dict.fromkeys(others, "update_columns keeps the value that the row was inserted with")
         left = tuple(NotChecked(f"column {name}", why[name]) for name in compared.names if name in why)
         columns = tuple(column for column in compared.columns if column.name not in why)
@@ -330,7 +330,7 @@ class GivenTarget:
     mode: Mode | None = None
     keys: Sequence[str] | None = None
     order_by: str | None = None
-    late_rows: LateRows | None = None
+    late_rows: Literal["replace", "keep_newer"] | None = None
     record_columns: str | None = None
 
     def __post_init__(self) -> None:
@@ -341,34 +341,21 @@ class GivenTarget:
         """Fill in what the sink has noted; ``unordered``: records of one key have no order within a batch."""
         noted = SinkLayout() if layout is None else layout
         mode = self.mode or ("upsert" if layout is None and self.keys and self.order_by else noted.mode)
-        upsert = mode == "upsert"
         keys = noted.upsert_keys if self.keys is None else tuple(self.keys)
-        order = _order_by(noted, unordered=unordered) if upsert and self.order_by is None else None
+        order = _order_by(noted, unordered=unordered) if mode == "upsert" and self.order_by is None else None
+        order_by = self.order_by if order is None else quote_identifier(order)
         noted_keys = keys if self.keys is None and mode != "append" else ()
         return Target(
             table=self.table or noted.table,
             mode=mode,
             keys=keys,
-            order_by=self.order_by if order is None else quote_identifier(order),
-            late_rows=self.late_rows or ("keep_newer" if noted.upsert_late_rows == "keep_newer" else "replace"),
+            order_by=order_by,
+            order_first=order_by is not None and (self.late_rows or noted.upsert_late_rows) == "keep_newer",
             record_columns=parse_record_columns(self.record_columns),
-            key_column=_key_column(noted, keys) if upsert else None,
-            update_columns=noted.update_columns if upsert else None,
-            unchanged=tuple(noted.unchanged_when or ()) if upsert else (),
-            noted=(*noted_keys, *([] if order is None else [order])),
+            noted=noted_keys if order is None else (*noted_keys, order),
             sources=RecordSources(noted),
             refusal=_refusal(noted, order_lost=unordered and self.order_by is None),
         )
-
-
-def _key_column(layout: SinkLayout, keys: Sequence[str]) -> str | None:
-    """The column whose text is the key of a record, as far as the sink's expressions show it."""
-    column = keys[0] if len(keys) == 1 else None
-    if column is None or layout.key is None:
-        return column
-    written = (layout.columns or {}).get(column, column).strip()
-    forms = (form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)"))
-    return column if layout.key.strip() in forms else None
 
 
 def _refusal(layout: SinkLayout, *, order_lost: bool) -> NotComparableError | None:

@@ -54,7 +54,8 @@ _NO_LEADER_YET: Final = _codes(
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE")
 )
 _END: Final = _codes("_PARTITION_EOF")
-_TOKENS_SINCE: Final = (2, 13)
+#: Also that of a log start beyond the requested offset.
+_LOST: Final = _END | _codes("_AUTO_OFFSET_RESET")
 #: Options with the same name in librdkafka.
 _SAME_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "reconnect.backoff.ms"),
@@ -168,9 +169,10 @@ class TopicReader:
         Raises KafkaError if a batch would crash librdkafka, KafkaTimeoutError if no data arrived for ``max_block_ms``.
         """
         wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
-        self._batch_check.check(wanted)
-        with self._consumer(committed=committed) as consumer:
-            yield from self._records(consumer, wanted)
+        if wanted:
+            self._batch_check.check(wanted)
+            with self._consumer(committed=committed) as consumer:
+                yield from self._records(consumer, wanted)
 
     def pick(
         self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
@@ -215,10 +217,8 @@ class TopicReader:
             if messages:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > self._timeout_s:
-                left = ", ".join(str(TopicPartition(*at)) for at in sorted(ends))
-                raise KafkaTimeoutError(
-                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record arrived of {left}"
-                )
+                why = f"no record arrived of {', '.join(str(TopicPartition(*at)) for at in sorted(ends))}"
+                raise KafkaTimeoutError(operation="Fetch", deadline_ms=self._deadline_ms, last_error=why)
             for _, together in groupby(messages, place_of):
                 run = list(together)
                 place = _place(run[0])
@@ -237,8 +237,7 @@ class TopicReader:
         """The records among messages of one partition; notes if its end is reached."""
         errors = [error for message in messages if (error := message.error()) is not None]
         for error in errors:
-            # The other code is that of a log start beyond the requested offset.
-            if error.code() not in (_END | _codes("_AUTO_OFFSET_RESET") if lenient else _END):
+            if error.code() not in (_LOST if lenient else _END):
                 raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
         end = ends[place]
         # At the end of a log a reader gets its position: the last offsets may be markers instead of records.
@@ -318,12 +317,21 @@ def _reading(check: BatchCheck, *, committed: bool) -> dict[str, Any]:
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
     """librdkafka's configuration for the same brokers and login; tokens are from the sink's own source."""
+    source, installed = token_source(options), version("confluent-kafka")
     if options.sasl_mechanism == "GSSAPI":
-        _check_kerberos()
-    source = token_source(options)
-    installed = version("confluent-kafka")
+        try:
+            # A library without Kerberos reports that only to a client.
+            AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
+        except KafkaException as error:
+            library = f"topics are read by confluent-kafka {installed}, whose librdkafka {libversion()[0]}"
+            rule = f"{library} was built without Kerberos, like that of its wheels"
+            remedy = (
+                "run verify with a --command-config that has another login, or build librdkafka with libsasl2 and "
+                "confluent-kafka from source (pip install --no-binary confluent-kafka)"
+            )
+            raise refused("sasl.mechanism", "GSSAPI", rule, remedy) from error
     # Earlier clients get a token only in calls of ``poll``, which an admin client never makes.
-    if source is not None and tuple(int(part) for part in installed.split(".")[:2]) < _TOKENS_SINCE:
+    if source is not None and tuple(int(part) for part in installed.split(".")[:2]) < (2, 13):
         rule = f"topics are read by confluent-kafka; version {installed} is installed, and tokens require 2.13"
         raise refused("sasl.mechanism", "OAUTHBEARER", rule, "pip install 'confluent-kafka>=2.13'")
     settings: dict[str, Any] = {name: getattr(options, name.replace(".", "_")) for name in _SAME_SETTINGS} | {
@@ -338,17 +346,3 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
         "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
     }
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _check_kerberos() -> None:
-    """Refuse a library without Kerberos, which it reports only to a client."""
-    try:
-        AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
-    except KafkaException as error:
-        library = f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]}"
-        rule = f"{library} was built without Kerberos, like that of its wheels"
-        remedy = (
-            "run verify with a --command-config that has another login, or build librdkafka with libsasl2 and "
-            "confluent-kafka from source (pip install --no-binary confluent-kafka)"
-        )
-        raise refused("sasl.mechanism", "GSSAPI", rule, remedy) from error

@@ -52,7 +52,7 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
     if registry is None:
         why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are unknown"
         raise NotComparableError(why, "pass --schema-registry URL (schema_registry)")
-    avro, protobuf = _readers(registry)
+    decoders = _decoders(registry)
 
     def read(topic: str, value: bytes | None) -> bytes | None:
         """The JSON of a value; the value itself if it is not in its topic's format."""
@@ -60,10 +60,9 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
         if found is None or value is None or len(value) < _HEADER.size or value[0]:
             return value
         _, schema_id = _HEADER.unpack_from(value)
-        decoded = (avro if found == "avro" else protobuf)(schema_id, value[_HEADER.size :])
-        if decoded is None:
-            return value
-        return _MARKED.sub(rb"\1", json.dumps(_spelled(decoded), ensure_ascii=False).encode())
+        decoded = decoders[found](schema_id, value[_HEADER.size :])
+        spelled = json.dumps(_spelled(decoded), ensure_ascii=False).encode()
+        return value if decoded is None else _MARKED.sub(rb"\1", spelled)
 
     return read
 
@@ -73,8 +72,8 @@ def unchanged(topic: str, value: bytes | None) -> bytes | None:
     return value
 
 
-def _readers(options: SchemaRegistryOptions) -> tuple[Callable[[int, bytes], Any], Callable[[int, bytes], Any]]:
-    """Decoders of Avro and of Protobuf, by the id of a schema, which is fetched once; None for other bytes."""
+def _decoders(options: SchemaRegistryOptions) -> dict[str, Callable[[int, bytes], Any]]:
+    """By format, a decoder of bytes by the id of their schema, which is fetched once; None for other bytes."""
     with extra("avro"):
         library: Any = importlib.import_module("confluent_kafka.schema_registry")
     client = library.SchemaRegistryClient.new_client(dict(options.client))
@@ -93,9 +92,7 @@ def _readers(options: SchemaRegistryOptions) -> tuple[Callable[[int, bytes], Any
             schemas: Any = importlib.import_module("fastavro.schema")
         return schemas.parse_schema(json.loads(text_of(schema_id)))
 
-    @cache
-    def messages(schema_id: int) -> Any:
-        return _compiled(text_of(schema_id))
+    messages = cache(lambda schema_id: _compiled(text_of(schema_id)))
 
     def avro(schema_id: int, body: bytes) -> Any:
         parsed = schema(schema_id)
@@ -110,11 +107,11 @@ def _readers(options: SchemaRegistryOptions) -> tuple[Callable[[int, bytes], Any
         try:
             described = reduce(lambda outer, index: outer.nested_types[index], nested, compiled[first])
             made = importlib.import_module("google.protobuf.message_factory").GetMessageClass(described)
-            return _fields(made.FromString(body[start:]))
+            return made.FromString(body[start:])
         except (IndexError, importlib.import_module("google.protobuf.message").DecodeError):
             return None
 
-    return avro, protobuf
+    return {"avro": avro, "protobuf": protobuf}
 
 
 def _message_indexes(body: bytes) -> tuple[list[int], int]:
@@ -166,29 +163,22 @@ def _fields(message: Any) -> dict[str, Any]:
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             # JSON writes the keys of a map as texts.
-            found[field.name] = {
-                str(key).lower() if isinstance(key, bool) else str(key): _plain(value[key]) for key in sorted(value)
-            }
+            texts = {key: str(key).lower() if isinstance(key, bool) else str(key) for key in sorted(value)}
+            found[field.name] = {text: value[key] for key, text in texts.items()}
         elif field.is_repeated:
-            found[field.name] = [_plain(each) for each in value]
+            found[field.name] = list(value)
         elif not field.has_presence or message.HasField(field.name):
-            found[field.name] = _plain(value)
+            found[field.name] = value
     return found
-
-
-def _plain(value: Any) -> Any:
-    descriptor = getattr(value, "DESCRIPTOR", None)
-    if descriptor is None:
-        return value
-    if descriptor.full_name == "google.protobuf.Timestamp":
-        return value.ToDatetime(tzinfo=dt.timezone.utc)
-    if descriptor.full_name == "google.type.Date":
-        return dt.date(value.year, value.month, value.day)
-    return _fields(value)
 
 
 def _spelled(value: Any) -> Any:  # noqa: PLR0911 - one line for each kind
     """As Spark's to_json writes it, but with nulls and finer parts of seconds."""
+    if (message := getattr(value, "DESCRIPTOR", None)) is not None:
+        if message.full_name == "google.type.Date":
+            return _spelled(dt.date(value.year, value.month, value.day))
+        is_time = message.full_name == "google.protobuf.Timestamp"
+        return _spelled(value.ToDatetime(tzinfo=dt.timezone.utc) if is_time else _fields(value))
     if isinstance(value, dict):
         return {name: _spelled(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from psycopg2.extensions import connection as DriverConnection
 from sqlalchemy import Connection, text
 
 from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow
@@ -34,19 +35,16 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.api import Scope, VerifyRequest
 from spark_2pc_sink.verification.dead_letters import check_dead_letters, count_open_dead_letters
-from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, HistoryCheck, Tally, claims_of
+from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, Tally, claims_of, judge
 from spark_2pc_sink.verification.own_client import find_open_records
-from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, TableResult, VerifyReport
+from spark_2pc_sink.verification.report import Differences, NotComparableError, OpenTransactionRows, VerifyReport
 from spark_2pc_sink.verification.staging import SETTINGS, cancelled_on_error, execute, utf8_client
 from spark_2pc_sink.verification.table_comparison import TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import NotedLayout, chosen_pairs, count_rows, dead_letter_topics
 from spark_2pc_sink.verification.topic_reader import TopicReader
 
 if TYPE_CHECKING:
-    from psycopg2.extensions import connection as DriverConnection
-
     from spark_2pc_sink.verification.history import Ranges, TopicLogs
-    from spark_2pc_sink.verification.report import Verdict
 
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
 #: actions of people.
@@ -100,7 +98,7 @@ def _taken_snapshot(database: Database, tables: StateTables, request: VerifyRequ
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All evidence except the records and the rows."""
+    """All evidence except the records and the rows, and the differences found in it."""
 
     request: VerifyRequest
     snapshot: Snapshot
@@ -108,6 +106,7 @@ class Evidence:
     reader: TopicReader
     claims: Claims
     logs: TopicLogs
+    differences: Differences
     #: End of the compared records, by partition.
     ends: Mapping[TopicPartition, int]
     #: The layouts of all its claims that are still known, the oldest first.
@@ -130,6 +129,11 @@ class Evidence:
     @property
     def has_several(self) -> bool:
         return self.layout is not None and bool(self.layout.lanes)
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether the history's digests cover records only."""
+        return self.layout is None or all(lane.records for lane in self.layout.each)
 
     def bounds(self, *, to_the_end: bool = False) -> Ranges:
         """First offset and end of the committed records of the scope; perhaps up to the newest batch."""
@@ -191,6 +195,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
                 reader=reader,
                 claims=replace(claims, claims=tuple(seen)),
                 logs=logs,
+                differences=Differences(request.differences_max),
                 ends=ends,
                 noted=noted,
                 others=others,
@@ -228,39 +233,41 @@ def _why_hidden(claim: HistoryBatch, reader: TopicReader, logs: TopicLogs, row: 
 
 
 def run(request: VerifyRequest) -> VerifyReport:
+    name, scope = request.options.transactional_id, str(request.scope)
     with gathered(request) as evidence:
-        if evidence.row is None:
-            name, scope = request.options.transactional_id, str(request.scope)
-            return VerifyReport(transactional_id=name, verdict="inconclusive", known=False, scope=scope)
-        return _verify(evidence, Differences(request.differences_max))
+        known = evidence.row is not None
+        report = VerifyReport(transactional_id=name, verdict="inconclusive", known=known, scope=scope)
+        return _verify(evidence, report) if known else report
 
 
-def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[TableComparison]:
+def compare_tables(evidence: Evidence, tally: Tally) -> list[TableComparison]:
+    """Compare each table, and report what differs, or why it cannot be compared."""
     found, pairs = [], chosen_pairs(evidence)
     for pair in pairs:
         directory = evidence.request.write_missing
         if directory is not None and len(pairs) > 1:
             directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
-        with differences.about(pair.table if evidence.has_several else None):
-            found.append(TableComparison(evidence, differences, pair, directory))
-            found[-1].run(tally)
+        with evidence.differences.about(pair.table if evidence.has_several else None):
+            found.append(TableComparison(evidence, pair, directory))
+            try:
+                found[-1].run(tally)
+            except NotComparableError as error:
+                evidence.differences.skip_table(error)
     return found
 
 
-def _verify(evidence: Evidence, differences: Differences) -> VerifyReport:
-    request, tables, tally = evidence.request, list[TableResult](), Tally(evidence.claims.claims)
-    name, scope, claims = request.options.transactional_id, str(request.scope), evidence.claims.claims
+def _verify(evidence: Evidence, report: VerifyReport) -> VerifyReport:
+    request, claims, differences = evidence.request, evidence.claims.claims, evidence.differences
+    tally, comparisons = Tally(claims), list[TableComparison]()
     up_to = next((each.batch for each in claims[::-1] if each.in_scope and not each.hidden and not each.unknown), None)
-    report = VerifyReport(transactional_id=name, verdict="inconclusive", scope=scope, up_to=up_to)
+    report = replace(report, up_to=up_to)
     try:
         with translated(evidence.database.named("verify")):
-            for found in compare_tables(evidence, differences, tally):
-                tables.append(found.result)
-                report = replace(report, written=report.written + found.written)
-                if found.pair.refusal is not None:
-                    with differences.about(found.pair.table):
-                        count_rows(found.pair, evidence, differences)
-            report = replace(report, letters=check_dead_letters(evidence, differences))
+            comparisons = compare_tables(evidence, tally)
+            for pair in [each.pair for each in comparisons if each.pair.refusal is not None]:
+                with differences.about(pair.table):
+                    count_rows(pair, evidence)
+            report = replace(report, letters=check_dead_letters(evidence))
             bounds = evidence.bounds()
             left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
             for _ in read_all(evidence.reader, left, tally, request.progress):
@@ -269,35 +276,34 @@ def _verify(evidence: Evidence, differences: Differences) -> VerifyReport:
         if request.table_only:
             differences.skip("the history", "only the table was requested")
         else:
-            report = replace(report, batches=HistoryCheck(evidence, differences).judge(tally))
-        unsure = _is_unsure(evidence, differences, tables, report)
+            report = replace(report, batches=judge(evidence, tally))
+        unsure = _is_unsure(evidence, comparisons, report)
     except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
         # Findings until then are valid, the rest is unknown.
         differences.skip("the rest", str(error), "solve that, and run verify again")
         unsure = True
-    compared = [table for table in tables if table.rows is not None]
+    tables = tuple(each.result for each in comparisons)
+    rows = [table.rows for table in tables if table.rows is not None]
     return replace(
         report,
         verdict="different" if differences.counts else "inconclusive" if unsure else "same",
-        rows=sum(table.rows or 0 for table in compared) if compared else None,
-        columns=compared[0].columns if len(compared) == 1 else (),
-        tables=tuple(tables) if evidence.has_several else (),
+        rows=sum(rows) if rows else None,
+        columns=next(table.columns for table in tables if table.rows is not None) if len(rows) == 1 else (),
+        tables=tables if evidence.has_several else (),
+        written=tuple(path for each in comparisons for path in each.written),
         **differences.fields(),
     )
 
 
-def _is_unsure(
-    evidence: Evidence, differences: Differences, tables: Sequence[TableResult], report: VerifyReport
-) -> bool:
+def _is_unsure(evidence: Evidence, comparisons: Sequence[TableComparison], report: VerifyReport) -> bool:
     """Whether too much was not compared to rely on the rest."""
-    compared = [table for table in tables if table.rows is not None]
-    if len(compared) < len(tables):
+    if any(each.result.rows is None for each in comparisons):
         return True
     named = evidence.has_several and evidence.request.target.table is not None
-    without_table = evidence.claims.topics - {topic for table in compared for topic in table.topics}
+    without_table = evidence.claims.topics.difference(*(each.topics for each in comparisons))
     without_table -= {letters.topic for letters in report.letters}
     # Parts that the user has named are compared.
-    if named or not (without_table or not compared):
+    if named or not (without_table or not comparisons):
         return False
     # A topic without a table is covered by the history, if that has digests of all records, not only their number.
     known = evidence.claims.from_the_start or not evidence.request.scope.is_all
@@ -305,40 +311,40 @@ def _is_unsure(
     if not covered and without_table:
         why = "no table has their rows, and the history does not have a digest of all of them"
         what = f"the contents of the records of {', '.join(sorted(without_table))}"
-        differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
+        evidence.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
     return not covered
 
 
 def run_open(request: VerifyRequest) -> VerifyReport:
-    differences = Differences(request.differences_max)
     with gathered(request) as evidence:
-        bounds = find_open_records(evidence, differences)
-        found = None if bounds is None else _compare_open(evidence, differences, bounds)
+        ranges = find_open_records(evidence)
+        found = None if ranges is None else _compare_open(evidence, ranges)
     share = None if found is None else found.share
-    verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "inconclusive"
     return VerifyReport(
         transactional_id=request.options.transactional_id,
-        verdict=verdict,
+        verdict="same" if share == "all" else "different" if share in ("none", "some") else "inconclusive",
         known=evidence.row is not None or found is not None,
         scope="the open transaction",
         records=0 if found is None else found.records,
         open_transaction=found,
-        **differences.fields(),
+        **evidence.differences.fields(),
     )
 
 
-def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
+def _compare_open(evidence: Evidence, ranges: Ranges) -> OpenTransactionRows:
     """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
+    differences = evidence.differences
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
     rows = {at: each for at, each in ranges.items() if at.topic not in dead_letter_topics(evidence.noted)}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
-    compared = []
+    # Number of records, and of those with a row: of dead letters, and of each group of tables with the same topics.
+    counts: dict[object, list[tuple[int, int]]] = defaultdict(list)
     if letters:
         count, there = count_open_dead_letters(evidence, letters)
         if there is None:
             differences.skip("dead letters", "the dead-letter table does not exist, or this role cannot read it")
         else:
-            compared.append((count, there))
+            counts[None].append((count, there))
     only = replace(
         evidence,
         request=replace(evidence.request, scope=Scope(last=1), write_missing=None),
@@ -348,26 +354,22 @@ def _compare_open(evidence: Evidence, differences: Differences, ranges: Ranges) 
         noted=evidence.noted[-1:],
         is_open=True,
     )
-    tables: list[OpenTable] = []
-    if rows or evidence.has_several:
-        with translated(evidence.database.named("verify")):
-            for found in compare_tables(only, differences, Tally(only.claims.claims)):
-                name, topics = found.result.table, () if found.in_table is None else found.result.topics
-                tables.append(OpenTable(table=name, topics=topics, records=found.records, in_table=found.in_table))
-        others = only.claims.topics.difference(*(table.topics for table in tables))
-        if others and evidence.has_several:
-            differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
-    counts = defaultdict(list)
+    with translated(evidence.database.named("verify")):
+        compared = compare_tables(only, Tally(only.claims.claims)) if rows or evidence.has_several else []
+    tables = tuple(each.opened for each in compared)
+    others = only.claims.topics.difference(*(table.topics for table in tables))
+    if others and evidence.has_several:
+        differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
     for table in tables:
         if table.in_table is not None:
             counts[table.topics].append((table.records, table.in_table))
     # For tables with the same topics, the one that lacks most rows counts.
-    compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
-    records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
+    lowest = [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
+    records, written = sum(count for count, _ in lowest), sum(last + 1 - first for first, last in ranges.values())
     return OpenTransactionRows(
         state=TransactionState.ONGOING,
         records=records or written,
-        in_table=sum(there for _, there in compared) if records or not written else None,
+        in_table=sum(there for _, there in lowest) if records or not written else None,
         partitions={str(at): each for at, each in ranges.items()},
-        tables=tuple(tables) if evidence.has_several else (),
+        tables=tables if evidence.has_several else (),
     )

@@ -18,7 +18,7 @@ from spark_2pc_sink import Records, Rows, VerifyReport, verify
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.outputs import lanes_of
-from spark_2pc_sink.verification.history import MODULUS, content_of, digest_text, record_hash
+from spark_2pc_sink.verification.history import MODULUS, content_of, digest_of, digest_text
 from spark_2pc_sink.verification.topic_reader import TopicReader
 from tests.harness.providers import Broker
 from tests.harness.sql import run_sql
@@ -165,7 +165,7 @@ class Sides:
         for topic, key, value in [(topic, *record) for topic, records in sent.items() for record in records]:
             content = _bytes(value)
             producer.produce(topic, value=content, key=key, on_delivery=note)
-            digest += record_hash(topic, content_of(_bytes(key), content, ()))
+            digest += digest_of(topic, [content_of(_bytes(key), content, ())])
             if between is not None and not places:
                 assert producer.flush(DEADLINE_S) == 0
                 between()

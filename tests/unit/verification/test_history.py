@@ -20,8 +20,8 @@ from spark_2pc_sink.verification.api import Scope
 from spark_2pc_sink.verification.history import (
     OPEN_END,
     Claims,
+    Found,
     HistoryBatch,
-    HistoryCheck,
     PartitionClaims,
     Ranges,
     Stretch,
@@ -31,6 +31,7 @@ from spark_2pc_sink.verification.history import (
     content_of,
     digest_of,
     digest_text,
+    judge,
 )
 from spark_2pc_sink.verification.report import BatchResult, Differences
 from spark_2pc_sink.verification.table_pairs import NotedLayout
@@ -167,20 +168,20 @@ def test_records_are_counted_for_their_batch_whatever_the_portions_they_come_in(
     assert [(found.records, found.seen) for found in tally.found] == [(3, {PLACE: (0, 2)}), (2, {PLACE: (4, 6)})]
     digests = [digest_of(TOPIC, CONTENTS[:3]), digest_of(TOPIC, CONTENTS[3:5])]
     assert [found.digest for found in tally.found] == digests
-    assert (tally.records, tally.unclaimed) == (5, [])
+    assert (tally.records, tally.unclaimed) == (5, {})
 
 
 def test_records_of_no_batch_are_noted_in_one_piece_between_two_batches() -> None:
     tally = Tally([ranged(0, 0, 0), ranged(1, 10, 10)])
     tally.take(PLACE, [0, 2, 3], [b""] * 3)
     tally.take(PLACE, [5, 10, 12], [b""] * 3)
-    found = [(left.first, left.last, left.records, left.after) for left in tally.unclaimed]
-    assert found == [(2, 5, 3, 0), (12, 12, 1, 1)]
+    first, second = Found(3, seen={PLACE: (2, 5)}), Found(1, seen={PLACE: (12, 12)})
+    assert tally.unclaimed == {(PLACE, 0): first, (PLACE, 1): second}
     # Claims on a topic that is gone claim nothing.
     tally = Tally([replace(ranged(0, 0, 5), gone=frozenset({TOPIC}))])
     tally.take(PLACE, [0, 1], [b"", b""])
     assert tally.found[0].records == 0
-    assert [(left.records, left.after) for left in tally.unclaimed] == [(2, -1)]
+    assert tally.unclaimed == {(PLACE, -1): Found(2, seen={PLACE: (0, 1)})}
 
 
 def test_what_is_read_again_is_not_counted_again() -> None:
@@ -251,16 +252,17 @@ def check(
     if offsets:
         tally.take(PLACE, offsets, contents[: len(offsets)])
     sides: dict[str, Any] = dict.fromkeys(("request", "snapshot", "database"))
+    differences = Differences(10)
     evidence = Evidence(
         **sides,
         reader=cast("TopicReader", Reader(offsets)),
         claims=claims,
         logs=logs,
+        differences=differences,
         ends=logs.ends,
         noted=[NotedLayout(AT, SinkLayout(table="t", records=digests))],
     )
-    differences = Differences(10)
-    return HistoryCheck(evidence, differences).judge(tally)[0], differences
+    return judge(evidence, tally)[0], differences
 
 
 def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:

@@ -22,7 +22,7 @@ from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.staging import RecordTexts, spelled_in, without_nul
-from spark_2pc_sink.verification.target import MARK, Target
+from spark_2pc_sink.verification.target import MARK, RecordSources, Target
 from spark_2pc_sink.verification.values import ValueReader, unchanged, value_reader
 
 OPTIONS = SchemaRegistryOptions.parse({"url": "mock://values"})
@@ -172,9 +172,11 @@ def made(sent: Any, *expressions: str, **how: Any) -> Any:
 
 def test_a_record_without_a_value_is_a_tombstone_where_the_last_of_a_key_counts() -> None:
     gone = Sent(None, b"7")
-    target = Target(mode="upsert", keys=("id",))
-    known = replace(target, key_column="id")
+    known = Target(mode="upsert", keys=("id",))
+    target = replace(known, sources=RecordSources(SinkLayout(key="upper(id)")))
     assert made(gone, tombstone=known.tombstone) == {"id": "7", MARK: True}
+    # An empty value is a value.
+    assert made(Sent(b"", b"7"), tombstone=known.tombstone) is None
     assert made(gone, "value", "key", tombstone=target.tombstone) == {"key": "7", "value": None, MARK: True}
     with pytest.raises(NotComparableError, match="does not contain id"):
         made(gone, tombstone=target.tombstone)

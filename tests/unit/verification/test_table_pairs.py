@@ -96,8 +96,7 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
     claims = [HistoryBatch(batch=n, decision=n, decided_at=START + timedelta(hours=n, minutes=1)) for n in range(4)]
     claims.append(HistoryBatch(batch=4, decision=4))
     (pair,) = table_pairs(layouts, Claims(claims=tuple(claims)))
-    assert pair.topics == (None, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
-    assert pair.before is None
+    assert pair.topics == (None, None, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
     assert pair.all_topics == {"old", "new"}
     asked = [(2, "old"), (3, "old"), (-1, "old"), (1, "new")]
     assert [pair.describes(*each) for each in asked] == [True, False, False, False]

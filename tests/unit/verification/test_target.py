@@ -40,7 +40,7 @@ def test_the_sink_has_noted_what_the_caller_does_not_say() -> None:
     late = GivenTarget().completed(
         SinkLayout(table="t", mode="upsert", upsert_keys=("id",), upsert_order_by="`at`", upsert_late_rows="keep_newer")
     )
-    assert (late.order_by, late.late_rows) == ('"at"', "keep_newer")
+    assert (late.order_by, late.order_first) == ('"at"', True)
 
 
 @pytest.mark.parametrize(

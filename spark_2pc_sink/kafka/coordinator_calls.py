@@ -65,10 +65,9 @@ class CoordinatorCalls:
         def attempt(node_id: int) -> Any:
             reply = read(self._cluster.request(node_id, request, deadline))
             code = code_of(reply)
-            if code in COORDINATOR_MOVED:
-                raise NodeUnavailableError(f"{request.api.name} was answered {describe_error(code)}")
             if code in COORDINATOR_BUSY:
-                raise _CoordinatorBusyError(f"{request.api.name} was answered {describe_error(code)}")
+                kind = NodeUnavailableError if code in COORDINATOR_MOVED else _CoordinatorBusyError
+                raise kind(f"{request.api.name} was answered {describe_error(code)}")
             return reply
 
         return self.at_coordinator(request.api.name, attempt, deadline)

@@ -339,4 +339,5 @@ class TransactionClient(LogReader):
 
 
 def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
-    return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
+    producer = pair_of(reply.producer_id, reply.producer_epoch)
+    return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, producer)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -62,8 +62,8 @@ class Registry:
 
     def latest(self, subject: str) -> Any:
         """The newest schema of a subject, as the client's ``RegisteredSchema``; None if there is none."""
-        with self._asking(f"reading the newest schema of subject {subject!r}"):
-            found = self._if_found(lambda: self._client.get_latest_version(subject))
+        operation = f"reading the newest schema of subject {subject!r}"
+        found = self._ask(operation, lambda: self._client.get_latest_version(subject), missing_ok=True)
         if found is not None and found.schema.references:
             rule = f"the newest schema of subject {subject!r} refers to other subjects, which is not supported"
             raise _refused(rule, "register a schema without references")
@@ -71,37 +71,25 @@ class Registry:
 
     def find(self, subject: str, text: str, schema_format: str) -> int | None:
         """The id of a schema; None if the subject does not have it."""
-        schema = self._schema(text, schema_format)
-        with self._asking(f"looking for the schema in subject {subject!r}"):
-            found = self._if_found(
-                lambda: self._client.lookup_schema(subject, schema, normalize_schemas=self.options.normalize)
-            )
+        schema = self._library.Schema(text, schema_type=schema_format.upper())
+        look = partial(self._client.lookup_schema, subject, schema, normalize_schemas=self.options.normalize)
+        found = self._ask(f"looking for the schema in subject {subject!r}", look, missing_ok=True)
         return None if found is None else int(found.schema_id)
 
     def register(self, subject: str, text: str, schema_format: str) -> int:
-        schema = self._schema(text, schema_format)
-        with self._asking(f"registering the schema in subject {subject!r}"):
-            return int(self._client.register_schema(subject, schema, normalize_schemas=self.options.normalize))
+        schema = self._library.Schema(text, schema_type=schema_format.upper())
+        register = partial(self._client.register_schema, subject, schema, normalize_schemas=self.options.normalize)
+        return int(self._ask(f"registering the schema in subject {subject!r}", register))
 
-    def _schema(self, text: str, schema_format: str) -> Any:
-        return self._library.Schema(text, schema_type=schema_format.upper())
-
-    def _if_found(self, ask: Any) -> Any:
+    def _ask(self, operation: str, ask: Callable[[], Any], *, missing_ok: bool = False) -> Any:
+        """Translate the library's errors; None for what is missing, if that is allowed."""
+        where = self.options.shown_url
         try:
             return ask()
         except self._library.SchemaRegistryError as error:
-            if error.http_status_code == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-
-    @contextmanager
-    def _asking(self, operation: str) -> Iterator[None]:
-        """Translate the library's errors."""
-        where = self.options.shown_url
-        try:
-            yield
-        except self._library.SchemaRegistryError as error:
             status = error.http_status_code
+            if missing_ok and status == HTTPStatus.NOT_FOUND:
+                return None
             if status in _LOGIN_REFUSED:
                 rule = f"the schema registry at {where} refuses this login: {error.error_message}"
                 raise _refused(rule, "correct basic.auth.user.info or the bearer.auth… properties") from error

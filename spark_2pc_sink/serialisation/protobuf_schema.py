@@ -172,9 +172,9 @@ def _compiled(text: str) -> bytes:
         return (Path(folder) / "set").read_bytes()
 
 
-def message_indexes(message: Descriptor) -> tuple[int, ...]:
-    """Indexes of a top-level message in its file, according to Confluent's wire format."""
-    return (list(message.file.message_types_by_name).index(message.name),)
+def message_index(message: Descriptor) -> int:
+    """Index of a top-level message in its file, for Confluent's wire format."""
+    return list(message.file.message_types_by_name).index(message.name)
 
 
 def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> Message:

@@ -169,15 +169,11 @@ class Serialiser:
         return False
 
 
-def header(schema_id: int, indexes: Sequence[int] | None = None) -> bytes:
-    """The prefix of each encoding; ``indexes`` are Protobuf's, None for Avro."""
-    begun = struct.pack(">bI", 0, schema_id)
-    if indexes is None:
-        return begun
-    if tuple(indexes) == (0,):
-        # The most common indexes, [0], are encoded as an empty list.
-        return begun + encode_varint(0)
-    return begun + b"".join(map(encode_varint, [len(indexes), *indexes]))
+def header(schema_id: int, index: int | None = None) -> bytes:
+    """The prefix of each encoding; ``index`` is that of Protobuf's message in its file, None for Avro."""
+    # The indexes of the message are a list, in which [0], the most common one, is encoded as an empty list.
+    indexes = [] if index is None else [0] if index == 0 else [1, index]
+    return struct.pack(">bI", 0, schema_id) + b"".join(map(encode_varint, indexes))
 
 
 # --- Avro 1.11's binary encoding -----------------------------------------------------------------------------------

@@ -412,11 +412,10 @@ class TransactionalWriter:
         except (FencedError, AuthorizationError):
             self._state = WriterState.FATAL
             raise
-        except _EndRefusedError as refused:
-            self._state = WriterState.FATAL
-            raise refused.error from None
-        except DualWriteError:
-            self._state = rule.failed
+        except DualWriteError as error:
+            # An EndTxn that was refused, other than as abortable, is refused permanently.
+            refused = isinstance(error, KafkaError) and error.api == "EndTxn" and not isinstance(error, AbortableError)
+            self._state = WriterState.FATAL if refused else rule.failed
             raise
         except BaseException:
             # An interrupt, or a bug: it is unknown what was sent.
@@ -508,7 +507,7 @@ class TransactionalWriter:
         self._started = False
         self._drop_session()
 
-    def _end_error(self, code: int, *, commit: bool) -> Exception:
+    def _end_error(self, code: int, *, commit: bool) -> KafkaError:
         producer = self._pair()
         if commit and code in COMMIT_REFUSED:
             try:
@@ -520,15 +519,7 @@ class TransactionalWriter:
             error = kafka_error("EndTxn", code, f"{'commit' if commit else 'abort'} of {producer}")
         if code == Code.TRANSACTION_ABORTABLE:
             return AbortableError(api=error.api, code=error.code, name=error.name, detail=error.detail)
-        return error if isinstance(error, FencedError | AuthorizationError) else _EndRefusedError(error)
-
-
-class _EndRefusedError(Exception):
-    """EndTxn was refused permanently; contains the exception to raise."""
-
-    def __init__(self, error: KafkaError) -> None:
-        super().__init__(str(error))
-        self.error = error
+        return error
 
 
 #: Calls that send no request that could end the transaction.

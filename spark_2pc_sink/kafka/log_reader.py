@@ -90,7 +90,9 @@ class LogReader:
         cluster, deadline = self._cluster, self._cluster.deadline()
         wanted = sorted(set(partitions))
         topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
-        present = {TopicPartition(topic.name, part.partition_index) for topic in topics.values() for part in topic.partitions}
+        present = {
+            TopicPartition(topic.name, part.partition_index) for topic in topics.values() for part in topic.partitions
+        }
         existing = [each for each in wanted if each in present]
         return LogsView(
             topic_ids={name: messages.topic_id(topic) for name, topic in topics.items()},

@@ -29,7 +29,7 @@ from spark_2pc_sink.serialisation.protobuf_schema import (
     compiled_message,
     derived_text,
     is_key,
-    message_indexes,
+    message_index,
     protobuf_encoder,
 )
 from spark_2pc_sink.serialisation.serialiser import NoSchemaError, Serialiser, header
@@ -147,9 +147,9 @@ def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serial
     if registry.options.latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)
-    name, encoder, indexes = _described(request, kind, text)
+    name, encoder, index = _described(request, kind, text)
     schema_id = _schema_id(request, _subject(request, name), text, registry)
-    return Serialiser(header(schema_id, indexes), encoder)
+    return Serialiser(header(schema_id, index), encoder)
 
 
 def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
@@ -162,8 +162,8 @@ def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry)
     if found_format != request.format:
         remedy = f"pass {request.part}_format={found_format!r}, or another strategy of naming"
         raise NoSchemaError("", f"the newest schema of subject {subject!r} is {found_format}", remedy)
-    _, encoder, indexes = _described(request, kind, found.schema.schema_str)
-    return Serialiser(header(found.schema_id, indexes), encoder)
+    _, encoder, index = _described(request, kind, found.schema.schema_str)
+    return Serialiser(header(found.schema_id, index), encoder)
 
 
 def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Registry) -> int:
@@ -234,12 +234,12 @@ def _derived(request: SchemaRequest, kind: DataType) -> str:
     return derived_text(kind, name)
 
 
-def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, tuple[int, ...] | None]:
-    """The name of a schema's record or message, if any, its encoder, and Protobuf's message indexes."""
+def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, int | None]:
+    """The name of a schema's record or message, if any, its encoder, and the index of Protobuf's message."""
     if request.format == "avro":
         schema = parsed_schema(text)
         name = schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
         return name, avro_encoder(kind, schema), None
     assert isinstance(kind, StructType)
     message = compiled_message(text, request.name)
-    return message.full_name, protobuf_encoder(kind, message), message_indexes(message)
+    return message.full_name, protobuf_encoder(kind, message), message_index(message)

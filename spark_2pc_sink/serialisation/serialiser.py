@@ -337,16 +337,13 @@ def _pieces(kind: ValueType, column: ArrowColumn, path: str) -> list[Piece]:
         return [fixed_rows(floats(column, _FLOATS[kind]))]
     if kind in _WIRE_TYPES:
         return [_varints(integers(column))]
-    return _prefixed(_bytes(kind, column, path))
-
-
-def _bytes(kind: str, column: ArrowColumn, path: str) -> ArrowColumn:
-    """Strings, as which decimals are written without an exponent, or bytes."""
     if not pa.types.is_decimal(column.type):
-        return text_bytes(column, path) if kind == "string" else column.cast(pa.large_binary())
-    if column.type.scale <= _PLAIN_SCALE_MAX:
-        return column.cast(pa.large_string()).cast(pa.large_binary())
-    return pa.array([format(value, "f").encode() for value in column.to_pylist()], pa.large_binary())
+        content = text_bytes(column, path) if kind == "string" else column.cast(pa.large_binary())
+    elif column.type.scale <= _PLAIN_SCALE_MAX:
+        content = column.cast(pa.large_string()).cast(pa.large_binary())
+    else:  # a string, also without an exponent
+        content = pa.array([format(value, "f").encode() for value in column.to_pylist()], pa.large_binary())
+    return _prefixed(content)
 
 
 def _nonzero(kind: ValueType, column: ArrowColumn) -> BoolArray:

@@ -303,13 +303,12 @@ class TransactionalWriter:
         columns = self._partitioner.columns(rows)
         with self._transition(Operation.APPEND):
             parts = self._partitioner.split_call(columns)
+            self._started |= bool(parts)
             if parts and self._client.transaction_version < EPOCH_BUMP_VERSION:
                 new = {partition for partition, _ in parts} - self._added
-                self._started = True
                 self._client.add_partitions(self._pair(), new)
                 self._added |= new
             for partition, of_partition in parts:
-                self._started = True
                 self._open_session().append(partition, of_partition)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:

@@ -253,14 +253,11 @@ class Cluster(BrokerConnections):
         self._may_have_moved = True
         return super()._unavailable(node_id, error)
 
-    def _candidates(self) -> tuple[NodeId, ...]:
-        """The known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
+    def _refresh_from_any(self, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
+        """Ask the known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
         known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
         bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
-        return *self.most_promising_first(known), *self.most_promising_first(bootstrap)
-
-    def _refresh_from_any(self, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
-        *others, last = self._candidates()
+        *others, last = *self.most_promising_first(known), *self.most_promising_first(bootstrap)
         for node_id in others:
             try:
                 return self._refresh_from(node_id, topics, deadline)

@@ -120,7 +120,6 @@ def types_of(kind: DataType, path: str) -> tuple[str, ...]:
 
 
 def check_keys(kind: MapType, path: str) -> None:
-    """Refuse keys that are not allowed in a Protobuf map."""
     if not is_key(kind.keyType):
         rule = f"keys of a Protobuf map must be texts, booleans or whole numbers, not {kind.keyType.simpleString()}"
         raise NoSchemaError(path, rule)

@@ -217,7 +217,6 @@ def _avro_pieces(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
 
 
 def _avro_values(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
-    """The pieces of values, without nulls."""
     described = schema if isinstance(schema, dict) else {"type": schema}
     return _ENCODINGS[described["type"]](described, column, path)
 

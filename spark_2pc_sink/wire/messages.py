@@ -64,9 +64,9 @@ class ConfigResource(IntEnum):
     BROKER = 4
 
 
-def api_versions_request(*, client_name: str, client_version: str) -> RequestTemplate:
-    """Ask for APIs and features. ``client_name`` and ``client_version`` appear in the broker's metrics."""
-    return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version=client_version)
+def api_versions_request(client_name: str) -> RequestTemplate:
+    """Ask for APIs and features. ``client_name`` appears in the broker's metrics."""
+    return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version="1")
 
 
 def sasl_handshake_request(mechanism: str | None) -> RequestTemplate:

@@ -172,7 +172,7 @@ ALL: dict[Api, RequestTemplate] = {
     for request in (
         *(request for request, _ in REQUESTS),
         produce_request("tid", {}, timeout_ms=1),
-        messages.api_versions_request(client_name="", client_version=""),
+        messages.api_versions_request("spark-2pc-sink"),
         end_txn_request("tid", PRODUCER, commit=True),
         messages.describe_producers_request([]),
         messages.describe_transactions_request([]),

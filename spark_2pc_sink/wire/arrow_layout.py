@@ -317,10 +317,6 @@ class Prefixed:
         column = None if parts[0].column is None else pa.concat_arrays([part.column for part in parts])
         return cls(column, Varints.joined([part.lengths for part in parts]))
 
-    @property
-    def kind(self) -> object:
-        return None if self.column is None else self.column.type
-
     def slice(self, start: int, stop: int) -> Prefixed:
         column = None if self.column is None else self.column.slice(start, stop - start)
         return Prefixed(column, self.lengths.slice(start, stop))
@@ -385,10 +381,6 @@ class Headers:
             Prefixed.joined([part.key for part in parts]),
             Prefixed.joined([part.value for part in parts]),
         )
-
-    @property
-    def kind(self) -> object:
-        return self.key.kind, self.value.kind
 
     def slice(self, start: int, stop: int) -> Headers:
         first, last = int(self.bounds[start]), int(self.bounds[stop])
@@ -475,9 +467,10 @@ class EncodedRows:
         return int(self.sizes_max.sum())
 
     @property
-    def layout(self) -> tuple[object, object, object]:
+    def layout(self) -> list[object]:
         """Rows can be concatenated if this is equal."""
-        return self.key.kind, self.value.kind, None if self.headers is None else self.headers.kind
+        columns = [self.key, self.value, *([] if self.headers is None else [self.headers.key, self.headers.value])]
+        return [None if each.column is None else each.column.type for each in columns]
 
     def slice(self, start: int, stop: int) -> EncodedRows:
         return EncodedRows(

@@ -303,13 +303,12 @@ class TransactionalWriter:
         columns = self._partitioner.columns(rows)
         with self._transition(Operation.APPEND):
             parts = self._partitioner.split_call(columns)
+            self._started |= bool(parts)
             if parts and self._client.transaction_version < EPOCH_BUMP_VERSION:
                 new = {partition for partition, _ in parts} - self._added
-                self._started = True
                 self._client.add_partitions(self._pair(), new)
                 self._added |= new
             for partition, of_partition in parts:
-                self._started = True
                 self._open_session().append(partition, of_partition)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
@@ -412,11 +411,10 @@ class TransactionalWriter:
         except (FencedError, AuthorizationError):
             self._state = WriterState.FATAL
             raise
-        except _EndRefusedError as refused:
-            self._state = WriterState.FATAL
-            raise refused.error from None
-        except DualWriteError:
-            self._state = rule.failed
+        except DualWriteError as error:
+            # An EndTxn that was refused, other than as abortable, is refused permanently.
+            refused = isinstance(error, KafkaError) and error.api == "EndTxn" and not isinstance(error, AbortableError)
+            self._state = WriterState.FATAL if refused else rule.failed
             raise
         except BaseException:
             # An interrupt, or a bug: it is unknown what was sent.
@@ -508,7 +506,7 @@ class TransactionalWriter:
         self._started = False
         self._drop_session()
 
-    def _end_error(self, code: int, *, commit: bool) -> Exception:
+    def _end_error(self, code: int, *, commit: bool) -> KafkaError:
         producer = self._pair()
         if commit and code in COMMIT_REFUSED:
             try:
@@ -520,15 +518,7 @@ class TransactionalWriter:
             error = kafka_error("EndTxn", code, f"{'commit' if commit else 'abort'} of {producer}")
         if code == Code.TRANSACTION_ABORTABLE:
             return AbortableError(api=error.api, code=error.code, name=error.name, detail=error.detail)
-        return error if isinstance(error, FencedError | AuthorizationError) else _EndRefusedError(error)
-
-
-class _EndRefusedError(Exception):
-    """EndTxn was refused permanently; contains the exception to raise."""
-
-    def __init__(self, error: KafkaError) -> None:
-        super().__init__(str(error))
-        self.error = error
+        return error
 
 
 #: Calls that send no request that could end the transaction.

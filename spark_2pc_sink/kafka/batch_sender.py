@@ -145,10 +145,6 @@ class PartitionQueue:
         """True while an earlier batch than ``batch`` is unacknowledged: OUT_OF_ORDER is then about that one."""
         return any(other.ordinal < batch.ordinal for other in (*self._in_flight, *self._returned))
 
-    def next_offset(self) -> int:
-        """Lowest possible offset of later appends."""
-        return self.floor_offset if self.receipt is None else max(self.floor_offset, self.receipt.last_offset + 1)
-
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added earlier.
 _ADDING_VERSION: Final = 12
@@ -362,8 +358,9 @@ def _check_ours(queue: PartitionQueue, batch: Batch, answer: ProducedPartition, 
     A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's timestamp type, its time
     (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent again, and impossible the first time.
     """
-    first = batch.sends == 1
-    floor = queue.next_offset() if first else queue.floor_offset
+    first, floor = batch.sends == 1, queue.floor_offset
+    if first and queue.receipt is not None:
+        floor = max(floor, queue.receipt.last_offset + 1)
     stamped = first and queue.limits.create_time is True and answer.log_append_time_ms != -1
     if stamped or answer.base_offset < floor:
         raise BatchRetryError(

@@ -224,7 +224,14 @@ class Cluster(BrokerConnections):
         node_id = self.any_node(deadline)
         request = messages.find_coordinators_request(transactional_ids)
         answers = messages.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
-        found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
+        found: dict[str, int | NodeUnavailableError | KafkaError] = {}
+        for name, answer in answers.items():
+            if answer.error_code == Code.NONE:
+                found[name] = int(answer.node_id)
+            elif (error := describe_error(answer.error_code)).retriable:
+                found[name] = NodeUnavailableError(f"FindCoordinator answered {error}")
+            else:
+                found[name] = kafka_error("FindCoordinator", error.code, answer.error_message or f"id {name!r}")
         known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
         if not {*known.values()} <= {*self.node_ids(deadline)}:
             self.refresh((), deadline)
@@ -246,14 +253,11 @@ class Cluster(BrokerConnections):
         self._may_have_moved = True
         return super()._unavailable(node_id, error)
 
-    def _candidates(self) -> tuple[NodeId, ...]:
-        """The known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
+    def _refresh_from_any(self, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
+        """Ask the known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
         known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
         bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
-        return *self.most_promising_first(known), *self.most_promising_first(bootstrap)
-
-    def _refresh_from_any(self, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
-        *others, last = self._candidates()
+        *others, last = *self.most_promising_first(known), *self.most_promising_first(bootstrap)
         for node_id in others:
             try:
                 return self._refresh_from(node_id, topics, deadline)
@@ -280,14 +284,6 @@ class Cluster(BrokerConnections):
                 else:
                     self.leaders.pop(key, None)
         return reply
-
-
-def _coordinator_in(transactional_id: str, answer: KafkaPart) -> int | NodeUnavailableError | KafkaError:
-    if answer.error_code == Code.NONE:
-        return int(answer.node_id)
-    if describe_error(answer.error_code).retriable:
-        return NodeUnavailableError(f"FindCoordinator answered {describe_error(answer.error_code)}")
-    return kafka_error("FindCoordinator", answer.error_code, answer.error_message or f"id {transactional_id!r}")
 
 
 def _connection_remedy(last_error: str) -> str:

@@ -35,9 +35,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import FramedRequest
 from spark_2pc_sink.wire.messages import KafkaResponse, describe_error
 
-#: This package's client software name.
-CLIENT: Final = "spark-2pc-sink"
-API_VERSIONS: Final = messages.api_versions_request(client_name=CLIENT, client_version="1")
+API_VERSIONS: Final = messages.api_versions_request("spark-2pc-sink")
 #: Its version, and that of requests for a login: brokers since 2.4 support them, and older ones are unsupported.
 API_VERSIONS_VERSION: Final = 3
 SASL_VERSION: Final = 1

@@ -75,9 +75,9 @@ class ConnectionFailures:
         if not isinstance(error, LoginRefusedError):
             return None
         if error.code == Code.UNSUPPORTED_SASL_MECHANISM:
-            detail = f"does not support sasl.mechanism={self._options.sasl_mechanism}. Use one of its "
-            detail = f"the {where} {detail}sasl.enabled.mechanisms, or add this one there"
-            return kafka_error(error.api, error.code, detail)
+            ours = f"sasl.mechanism={self._options.sasl_mechanism}"
+            detail = f"does not support {ours}. Use one of its sasl.enabled.mechanisms, or add this one there"
+            return kafka_error(error.api, error.code, f"the {where} {detail}")
         if error.code != Code.SASL_AUTHENTICATION_FAILED:
             return None
         if self._tokens is not None and self._tokens.refused():
@@ -111,7 +111,14 @@ def _probe(where: str, address: tuple[str, int], options: KafkaOptions, tls: ssl
     end_s = time.monotonic() + TIMEOUT_S
     try:
         if tls is not None:
-            _negotiate(address, tls)
+            # Nothing is sent, so that an alert about the client's certificate is received.
+            with (
+                socket.create_connection(address, timeout=TIMEOUT_S) as plain,
+                tls.wrap_socket(plain, server_hostname=address[0]) as sock,
+                suppress(TimeoutError),
+            ):
+                sock.settimeout(_ALERT_S)
+                sock.recv(1)
     except ssl.SSLError as error:
         if not isinstance(error, _CLOSED):
             return tls_refusal(TlsFailedError(error), where, options)
@@ -126,20 +133,9 @@ def _probe(where: str, address: tuple[str, int], options: KafkaOptions, tls: ssl
     if answer is None or answer.error_code != Code.UNSUPPORTED_SASL_MECHANISM:
         return None
     protocol = "SASL_SSL" if options.security_protocol == "SSL" else "SASL_PLAINTEXT"
-    detail = f"requires a login by {' or '.join(answer.mechanisms)}. Set security.protocol={protocol}, sasl.mechanism"
-    detail = f"the {where} {detail} and the options of that mechanism"
+    remedy = f"Set security.protocol={protocol}, sasl.mechanism and the options of that mechanism"
+    detail = f"the {where} requires a login by {' or '.join(answer.mechanisms)}. {remedy}"
     return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
-
-
-def _negotiate(address: tuple[str, int], tls: ssl.SSLContext) -> None:
-    """Negotiate TLS and send nothing, so that an alert about the client's certificate is received."""
-    with (
-        socket.create_connection(address, timeout=TIMEOUT_S) as plain,
-        tls.wrap_socket(plain, server_hostname=address[0]) as sock,
-        suppress(TimeoutError),
-    ):
-        sock.settimeout(_ALERT_S)
-        sock.recv(1)
 
 
 def _answer(connection: Connection, end_s: float) -> KafkaResponse | None:

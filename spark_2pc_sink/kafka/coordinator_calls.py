@@ -65,10 +65,9 @@ class CoordinatorCalls:
         def attempt(node_id: int) -> Any:
             reply = read(self._cluster.request(node_id, request, deadline))
             code = code_of(reply)
-            if code in COORDINATOR_MOVED:
-                raise NodeUnavailableError(f"{request.api.name} was answered {describe_error(code)}")
             if code in COORDINATOR_BUSY:
-                raise _CoordinatorBusyError(f"{request.api.name} was answered {describe_error(code)}")
+                kind = NodeUnavailableError if code in COORDINATOR_MOVED else _CoordinatorBusyError
+                raise kind(f"{request.api.name} was answered {describe_error(code)}")
             return reply
 
         return self.at_coordinator(request.api.name, attempt, deadline)
@@ -187,9 +186,7 @@ def describe_all(
         left = [name for name in wanted if name not in found]
         reason: NodeUnavailableError | None = None
         for first in range(0, len(left), IDS_PER_REQUEST_MAX):
-            answers, failure = _ask_once(cluster, left[first : first + IDS_PER_REQUEST_MAX], deadline)
-            found.update(answers)
-            reason = failure or reason
+            reason = _ask_once(cluster, left[first : first + IDS_PER_REQUEST_MAX], found, deadline) or reason
         if reason is not None:
             raise reason
 
@@ -203,16 +200,18 @@ def describe_all(
 
 
 def _ask_once(
-    cluster: Cluster, transactional_ids: Sequence[str], deadline: Deadline
-) -> tuple[dict[str, TransactionDescription | KafkaError], NodeUnavailableError | None]:
-    """The final answers, and why others have none."""
-    found: dict[str, TransactionDescription | KafkaError] = {}
+    cluster: Cluster,
+    transactional_ids: Sequence[str],
+    found: dict[str, TransactionDescription | KafkaError | KafkaTimeoutError],
+    deadline: Deadline,
+) -> NodeUnavailableError | None:
+    """Add the final answers to ``found``, and return why others have none."""
     reason: NodeUnavailableError | None = None
     asked: defaultdict[int, list[str]] = defaultdict(list)
     try:
         coordinators = cluster.find_coordinators(transactional_ids, deadline)
     except NodeUnavailableError as error:
-        return found, error
+        return error
     for name, node in coordinators.items():
         if isinstance(node, KafkaError):
             found[name] = node
@@ -235,4 +234,4 @@ def _ask_once(
                 found[answer.transactional_id] = description_of(answer)
             except KafkaError as refusal:
                 found[answer.transactional_id] = refusal
-    return found, reason
+    return reason

@@ -19,7 +19,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.record_encoder import printable_key, record_lacks_key, record_too_large
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire.batch_format import read_header
-from spark_2pc_sink.wire.batch_reader import content_digests, contents_of, key_of_content, value_of_content
+from spark_2pc_sink.wire.batch_reader import content_digests, contents_of, key_and_value
 from spark_2pc_sink.wire.framed_request import ProducedPartition
 from spark_2pc_sink.wire.messages import describe_error
 
@@ -138,8 +138,8 @@ def _record_refused(
     contents = contents_of(batch.payload, batch.record_count)
     found = [contents[index] for index, _ in named]
     digests = content_digests(found)
-    key, value = key_of_content(found[0]), value_of_content(found[0])
-    if all(key_of_content(each) is None for each in found):
+    key, value = key_and_value(found[0])
+    if all(key_and_value(each)[0] is None for each in found):
         return replace(record_lacks_key(partition, value), contents=digests)
     return RecordRefusedError(
         topic=partition.topic,

@@ -90,12 +90,10 @@ class LogReader:
         cluster, deadline = self._cluster, self._cluster.deadline()
         wanted = sorted(set(partitions))
         topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
-        existing = [
-            each
-            for each in wanted
-            if each.topic in topics
-            and each.partition in {part.partition_index for part in topics[each.topic].partitions}
-        ]
+        present = {
+            TopicPartition(topic.name, part.partition_index) for topic in topics.values() for part in topic.partitions
+        }
+        existing = [each for each in wanted if each in present]
         return LogsView(
             topic_ids={name: messages.topic_id(topic) for name, topic in topics.items()},
             ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
@@ -210,9 +208,16 @@ class CommitScan:
 
     def _read(self, partition: TopicPartition) -> None:
         end = end_offset(self._cluster, partition, OffsetSpec.LATEST, self._deadline)
-        begin = self._begin(partition)
-        if begin is None:
-            return
+        begin = end_offset(self._cluster, partition, OffsetSpec.EARLIEST, self._deadline)
+        last = self._query.after.get(partition)
+        if last is not None:
+            if begin > last + 1:
+                self._unread.append(f"{partition} from offset {last + 1} to {begin - 1} (deleted)")
+            begin = max(begin, last + 1)
+        elif self._query.since_ms is not None:
+            begin = end_offset(self._cluster, partition, self._query.since_ms, self._deadline)
+            if begin < 0:
+                return  # every record is older
         open_: dict[int, list[DecodedBatch]] = {}
         for batch in read_log(self._cluster, partition, begin, end, self._deadline):
             self._bytes_left -= len(batch.payload)
@@ -222,33 +227,16 @@ class CommitScan:
                 self._unread.append(f"{partition} from offset {batch.last_offset + 1} to {end} (beyond the limit)")
                 return
 
-    def _begin(self, partition: TopicPartition) -> int | None:
-        """Where to begin; None if there can be no matching record."""
-        earliest = end_offset(self._cluster, partition, OffsetSpec.EARLIEST, self._deadline)
-        last = self._query.after.get(partition)
-        if last is not None:
-            if earliest > last + 1:
-                self._unread.append(f"{partition} from offset {last + 1} to {earliest - 1} (deleted)")
-            return max(earliest, last + 1)
-        if self._query.since_ms is None:
-            return earliest
-        found = end_offset(self._cluster, partition, self._query.since_ms, self._deadline)
-        return None if found < 0 else found
-
     def _take(self, partition: TopicPartition, batch: DecodedBatch, open_: dict[int, list[DecodedBatch]]) -> None:
-        if not batch.control:
-            if batch.transactional:
-                # A marker that was deleted has ended a transaction of another epoch.
-                of_one = open_.setdefault(batch.producer_id, [])
-                if of_one and of_one[0].producer_epoch != batch.producer_epoch:
-                    of_one.clear()
-                of_one.append(batch)
-            return
-        marker = batch.marker
-        if marker is None:
-            return
-        ended = open_.pop(batch.producer_id, [])
-        if ended and marker.commit:
-            pair = ProducerIdAndEpoch(batch.producer_id, ended[0].producer_epoch)
-            self._records[pair] += sum(part.record_count for part in ended)
-            self._offsets[pair][partition] = (ended[0].base_offset, ended[-1].last_offset)
+        if batch.transactional and not batch.control:
+            # A marker that was deleted has ended a transaction of another epoch.
+            of_one = open_.setdefault(batch.producer_id, [])
+            if of_one and of_one[0].producer_epoch != batch.producer_epoch:
+                of_one.clear()
+            of_one.append(batch)
+        elif (marker := batch.marker) is not None:
+            ended = open_.pop(batch.producer_id, [])
+            if ended and marker.commit:
+                pair = ProducerIdAndEpoch(batch.producer_id, ended[0].producer_epoch)
+                self._records[pair] += sum(part.record_count for part in ended)
+                self._offsets[pair][partition] = (ended[0].base_offset, ended[-1].last_offset)

@@ -154,7 +154,8 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
     order = np.argsort(-layout.lengths, kind="stable")
     starts, lengths = layout.starts[order], layout.lengths[order]
     word_counts = lengths // _WORD.size
-    step_count = _steps(word_counts)
+    longest, rest = (int(word_counts[row]) if row < len(order) else 0 for row in (0, _FEW_ROWS))
+    step_count = rest if longest - rest > _MANY_WORDS else longest
     # How many rows have more than 0, 1, 2, ... whole words.
     actives = len(order) - np.searchsorted(word_counts[::-1], np.arange(step_count), side="right")
     hashed: _UInt32Array = lengths.astype(np.uint32) ^ np.uint32(_SEED)
@@ -164,7 +165,13 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
         word ^= word >> _R
         word *= _M
         hashed[:active] = hashed[:active] * _M ^ word
-    hashed = _add_last_bytes(hashed, layout, starts, lengths)
+    # The one to three bytes after the last whole word, as Java's switch mixes them in by falling through.
+    remaining = lengths % _WORD.size
+    last_starts = starts + (lengths - remaining)
+    for byte in reversed(range(_WORD.size - 1)):
+        rows = np.flatnonzero(remaining > byte)
+        hashed[rows] ^= layout.data[last_starts[rows] + byte].astype(np.uint32) << 8 * byte
+    hashed[np.flatnonzero(remaining)] *= _M
     hashed ^= hashed >> 13
     hashed *= _M
     hashed ^= hashed >> 15
@@ -187,32 +194,12 @@ def _murmur2_of_one(key: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-def _steps(word_counts: npt.NDArray[np.int64]) -> int:
-    """Number of words processed for all rows together, given word counts with the longest first."""
-    longest, rest = (int(word_counts[row]) if row < len(word_counts) else 0 for row in (0, _FEW_ROWS))
-    return rest if longest - rest > _MANY_WORDS else longest
-
-
 def _words(layout: BinaryLayout, positions: npt.NDArray[np.int64]) -> _UInt32Array:
     """The little-endian words that begin at ``positions``, which may be unaligned."""
     word = layout.data[positions].astype(np.uint32)
     for byte in range(1, _WORD.size):
         word |= layout.data[positions + byte].astype(np.uint32) << 8 * byte
     return word
-
-
-def _add_last_bytes(
-    hashed: _UInt32Array, layout: BinaryLayout, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> _UInt32Array:
-    """Mix in the one to three bytes after the last whole word, as Java's switch does by falling through."""
-    remaining = lengths % _WORD.size
-    last_starts = starts + (lengths - remaining)
-    for byte in reversed(range(_WORD.size - 1)):
-        rows = np.flatnonzero(remaining > byte)
-        hashed[rows] ^= layout.data[last_starts[rows] + byte].astype(np.uint32) << 8 * byte
-    rows = np.flatnonzero(remaining > 0)
-    hashed[rows] *= _M
-    return hashed
 
 
 #: Up to this many partitions NumPy sorts by counting, in linear time.
@@ -356,17 +343,14 @@ class RowBuffer:
         for number, part in enumerate(rows.cut(self._bytes_max, begun=self.kept_bytes)):
             if number:
                 full.extend(self.take())
-            self._keep(part)
+            if len(part):
+                self._kept.append(part)
+                self.kept_bytes += part.bytes_max
         return full
 
     def take(self) -> list[EncodedRows]:
         kept, self._kept, self.kept_bytes = self._kept, [], 0
         return [EncodedRows.joined(kept)] if kept else []
-
-    def _keep(self, rows: EncodedRows) -> None:
-        if len(rows):
-            self._kept.append(rows)
-            self.kept_bytes += rows.bytes_max
 
 
 class RecordEncoder:
@@ -385,7 +369,12 @@ class RecordEncoder:
             return
         if self._limits_of(partition.topic).needs_keys:
             _check_keys(partition, rows)
-        buffer = self._buffer(partition)
+        buffer = self._buffers.get(partition)
+        if buffer is None:
+            # batch.size, or less if the topic allows less.
+            option, allowed = self._options.batch_bytes_max, self._limits_of(partition.topic).message_bytes_max
+            bytes_max = option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
+            buffer = self._buffers[partition] = RowBuffer(bytes_max)
         self._kept_bytes -= buffer.kept_bytes
         full = buffer.add(rows)
         self._kept_bytes += buffer.kept_bytes
@@ -411,15 +400,6 @@ class RecordEncoder:
     def clear(self) -> None:
         self._buffers.clear()
         self._kept_bytes = 0
-
-    def _buffer(self, partition: TopicPartition) -> RowBuffer:
-        known = self._buffers.get(partition)
-        if known is None:
-            # batch.size, or less if the topic allows less.
-            option, allowed = self._options.batch_bytes_max, self._limits_of(partition.topic).message_bytes_max
-            bytes_max = option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
-            known = self._buffers[partition] = RowBuffer(bytes_max)
-        return known
 
     def _encode(self, batches: Mapping[TopicPartition, EncodedRows]) -> Iterator[EncodedBatch]:
         """Encode one batch of rows for each of several partitions, all with the same layout."""

@@ -213,7 +213,6 @@ class TransactionClient(LogReader):
         if not wanted:
             return
         deadline = self._deadline()
-        partition, code = wanted[0], int(Code.UNKNOWN_TOPIC_OR_PARTITION)
         for attempt in range(UNKNOWN_TOPIC_REFRESHES_MAX):
             if attempt:
                 deadline.pause()
@@ -229,7 +228,7 @@ class TransactionClient(LogReader):
             )
             if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
                 break
-        if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+        else:
             raise unknown_topic(
                 partition.topic, f"partition {partition.partition} does not exist; create the topic if it was deleted"
             )
@@ -339,4 +338,5 @@ class TransactionClient(LogReader):
 
 
 def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
-    return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
+    producer = pair_of(reply.producer_id, reply.producer_epoch)
+    return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, producer)

@@ -278,14 +278,13 @@ class TransactionQueries:
             node_id = self._brokers_of([partition], None, deadline).get(partition)
             if node_id is None:
                 return None
-            request = messages.write_txn_markers_request(
-                producer, partition, commit=False, coordinator_epoch=coordinator_epoch
-            )
+            request = messages.write_txn_markers_request(producer, partition, coordinator_epoch=coordinator_epoch)
             response = self._cluster.request(node_id, request, deadline)
         except NodeUnavailableError:
             return None
-        written = messages.written_markers(response)
-        return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
+        written = {marker.producer_id: messages.by_partition(marker) for marker in response.markers}
+        answer = written.get(producer.producer_id, {}).get(partition)
+        return int(Code.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code)
 
     def _listings(
         self, brokers: Iterable[int], wanted: ListFilter, deadline: Deadline

@@ -128,17 +128,6 @@ class TokenSource:
 _sources: dict[Hashable, TokenSource] = {}
 _sources_lock = threading.Lock()
 
-
-def shared_source(key: Hashable, ask: Callable[[], Token]) -> TokenSource:
-    """The process-wide source for a key: connections and tasks with the same login share a token."""
-    with _sources_lock:
-        if key not in _sources:
-            if len(_sources) >= _SOURCES_MAX:
-                del _sources[next(iter(_sources))]
-            _sources[key] = TokenSource(ask)
-        return _sources[key]
-
-
 #: Return value of the user's function: token and expiry; then a principal; then extensions.
 _PARTS_MIN, _PARTS_MAX = 2, 4
 #: confluent-kafka requires an expiry, and requests a new token before it.
@@ -148,19 +137,30 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def token_source(options: KafkaOptions) -> TokenSource | None:
-    """The process-wide token source for these options; None if the login needs no token."""
+    """The process-wide token source for these options; None if the login needs no token.
+
+    Connections and tasks with the same login share a token.
+    """
     if options.sasl_mechanism != "OAUTHBEARER":
         return None
-    if options.oauth_cb is not None:
-        given = options.oauth_cb
+    key: Hashable
+    ask: Callable[[], Token]
+    if (given := options.oauth_cb) is not None:
+        key = ("function", given.key, options.oauth_config)
         ask = partial(_call, given.function, options.oauth_config or "")
-        return shared_source(("function", given.key, options.oauth_config), ask)
-    # Authlib is needed for token endpoints only.
-    from spark_2pc_sink.logins.oidc import TokenEndpoint  # noqa: PLC0415
+    else:
+        # Authlib is needed for token endpoints only.
+        from spark_2pc_sink.logins.oidc import TokenEndpoint  # noqa: PLC0415
 
-    credentials = (options.oauth_client_id, options.oauth_client_secret, options.oauth_scope, options.oauth_extensions)
-    key = ("endpoint", options.oauth_token_url, *credentials, options.https_ca_location)
-    return shared_source(key, TokenEndpoint(options).ask)
+        login = (options.oauth_client_id, options.oauth_client_secret, options.oauth_scope, options.oauth_extensions)
+        key = ("endpoint", options.oauth_token_url, *login, options.https_ca_location)
+        ask = TokenEndpoint(options).ask
+    with _sources_lock:
+        if key not in _sources:
+            if len(_sources) >= _SOURCES_MAX:
+                del _sources[next(iter(_sources))]
+            _sources[key] = TokenSource(ask)
+        return _sources[key]
 
 
 def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +29,7 @@ from spark_2pc_sink.serialisation.protobuf_schema import (
     compiled_message,
     derived_text,
     is_key,
-    message_indexes,
+    message_index,
     protobuf_encoder,
 )
 from spark_2pc_sink.serialisation.serialiser import NoSchemaError, Serialiser, header
@@ -62,8 +62,8 @@ class Registry:
 
     def latest(self, subject: str) -> Any:
         """The newest schema of a subject, as the client's ``RegisteredSchema``; None if there is none."""
-        with self._asking(f"reading the newest schema of subject {subject!r}"):
-            found = self._if_found(lambda: self._client.get_latest_version(subject))
+        operation = f"reading the newest schema of subject {subject!r}"
+        found = self._ask(operation, lambda: self._client.get_latest_version(subject), missing_ok=True)
         if found is not None and found.schema.references:
             rule = f"the newest schema of subject {subject!r} refers to other subjects, which is not supported"
             raise _refused(rule, "register a schema without references")
@@ -71,37 +71,25 @@ class Registry:
 
     def find(self, subject: str, text: str, schema_format: str) -> int | None:
         """The id of a schema; None if the subject does not have it."""
-        schema = self._schema(text, schema_format)
-        with self._asking(f"looking for the schema in subject {subject!r}"):
-            found = self._if_found(
-                lambda: self._client.lookup_schema(subject, schema, normalize_schemas=self.options.normalize)
-            )
+        schema = self._library.Schema(text, schema_type=schema_format.upper())
+        look = partial(self._client.lookup_schema, subject, schema, normalize_schemas=self.options.normalize)
+        found = self._ask(f"looking for the schema in subject {subject!r}", look, missing_ok=True)
         return None if found is None else int(found.schema_id)
 
     def register(self, subject: str, text: str, schema_format: str) -> int:
-        schema = self._schema(text, schema_format)
-        with self._asking(f"registering the schema in subject {subject!r}"):
-            return int(self._client.register_schema(subject, schema, normalize_schemas=self.options.normalize))
+        schema = self._library.Schema(text, schema_type=schema_format.upper())
+        register = partial(self._client.register_schema, subject, schema, normalize_schemas=self.options.normalize)
+        return int(self._ask(f"registering the schema in subject {subject!r}", register))
 
-    def _schema(self, text: str, schema_format: str) -> Any:
-        return self._library.Schema(text, schema_type=schema_format.upper())
-
-    def _if_found(self, ask: Any) -> Any:
+    def _ask(self, operation: str, ask: Callable[[], Any], *, missing_ok: bool = False) -> Any:
+        """Translate the library's errors; None for what is missing, if that is allowed."""
+        where = self.options.shown_url
         try:
             return ask()
         except self._library.SchemaRegistryError as error:
-            if error.http_status_code == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-
-    @contextmanager
-    def _asking(self, operation: str) -> Iterator[None]:
-        """Translate the library's errors."""
-        where = self.options.shown_url
-        try:
-            yield
-        except self._library.SchemaRegistryError as error:
             status = error.http_status_code
+            if missing_ok and status == HTTPStatus.NOT_FOUND:
+                return None
             if status in _LOGIN_REFUSED:
                 rule = f"the schema registry at {where} refuses this login: {error.error_message}"
                 raise _refused(rule, "correct basic.auth.user.info or the bearer.auth… properties") from error
@@ -159,9 +147,9 @@ def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serial
     if registry.options.latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)
-    name, encoder, indexes = _described(request, kind, text)
+    name, encoder, index = _described(request, kind, text)
     schema_id = _schema_id(request, _subject(request, name), text, registry)
-    return Serialiser(header(schema_id, indexes), encoder)
+    return Serialiser(header(schema_id, index), encoder)
 
 
 def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
@@ -174,8 +162,8 @@ def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry)
     if found_format != request.format:
         remedy = f"pass {request.part}_format={found_format!r}, or another strategy of naming"
         raise NoSchemaError("", f"the newest schema of subject {subject!r} is {found_format}", remedy)
-    _, encoder, indexes = _described(request, kind, found.schema.schema_str)
-    return Serialiser(header(found.schema_id, indexes), encoder)
+    _, encoder, index = _described(request, kind, found.schema.schema_str)
+    return Serialiser(header(found.schema_id, index), encoder)
 
 
 def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Registry) -> int:
@@ -246,12 +234,12 @@ def _derived(request: SchemaRequest, kind: DataType) -> str:
     return derived_text(kind, name)
 
 
-def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, tuple[int, ...] | None]:
-    """The name of a schema's record or message, if any, its encoder, and Protobuf's message indexes."""
+def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, int | None]:
+    """The name of a schema's record or message, if any, its encoder, and the index of Protobuf's message."""
     if request.format == "avro":
         schema = parsed_schema(text)
         name = schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
         return name, avro_encoder(kind, schema), None
     assert isinstance(kind, StructType)
     message = compiled_message(text, request.name)
-    return message.full_name, protobuf_encoder(kind, message), message_indexes(message)
+    return message.full_name, protobuf_encoder(kind, message), message_index(message)

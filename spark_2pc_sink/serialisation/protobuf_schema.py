@@ -120,7 +120,6 @@ def types_of(kind: DataType, path: str) -> tuple[str, ...]:
 
 
 def check_keys(kind: MapType, path: str) -> None:
-    """Refuse keys that are not allowed in a Protobuf map."""
     if not is_key(kind.keyType):
         rule = f"keys of a Protobuf map must be texts, booleans or whole numbers, not {kind.keyType.simpleString()}"
         raise NoSchemaError(path, rule)
@@ -172,9 +171,9 @@ def _compiled(text: str) -> bytes:
         return (Path(folder) / "set").read_bytes()
 
 
-def message_indexes(message: Descriptor) -> tuple[int, ...]:
-    """Indexes of a top-level message in its file, according to Confluent's wire format."""
-    return (list(message.file.message_types_by_name).index(message.name),)
+def message_index(message: Descriptor) -> int:
+    """Index of a top-level message in its file, for Confluent's wire format."""
+    return list(message.file.message_types_by_name).index(message.name)
 
 
 def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> Message:

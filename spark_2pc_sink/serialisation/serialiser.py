@@ -169,15 +169,11 @@ class Serialiser:
         return False
 
 
-def header(schema_id: int, indexes: Sequence[int] | None = None) -> bytes:
-    """The prefix of each encoding; ``indexes`` are Protobuf's, None for Avro."""
-    begun = struct.pack(">bI", 0, schema_id)
-    if indexes is None:
-        return begun
-    if tuple(indexes) == (0,):
-        # The most common indexes, [0], are encoded as an empty list.
-        return begun + encode_varint(0)
-    return begun + b"".join(map(encode_varint, [len(indexes), *indexes]))
+def header(schema_id: int, index: int | None = None) -> bytes:
+    """The prefix of each encoding; ``index`` is that of Protobuf's message in its file, None for Avro."""
+    # The indexes of the message are a list, in which [0], the most common one, is encoded as an empty list.
+    indexes = [] if index is None else [0] if index == 0 else [1, index]
+    return struct.pack(">bI", 0, schema_id) + b"".join(map(encode_varint, indexes))
 
 
 # --- Avro 1.11's binary encoding -----------------------------------------------------------------------------------
@@ -221,7 +217,6 @@ def _avro_pieces(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
 
 
 def _avro_values(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
-    """The pieces of values, without nulls."""
     described = schema if isinstance(schema, dict) else {"type": schema}
     return _ENCODINGS[described["type"]](described, column, path)
 
@@ -341,16 +336,13 @@ def _pieces(kind: ValueType, column: ArrowColumn, path: str) -> list[Piece]:
         return [fixed_rows(floats(column, _FLOATS[kind]))]
     if kind in _WIRE_TYPES:
         return [_varints(integers(column))]
-    return _prefixed(_bytes(kind, column, path))
-
-
-def _bytes(kind: str, column: ArrowColumn, path: str) -> ArrowColumn:
-    """Strings, as which decimals are written without an exponent, or bytes."""
     if not pa.types.is_decimal(column.type):
-        return text_bytes(column, path) if kind == "string" else column.cast(pa.large_binary())
-    if column.type.scale <= _PLAIN_SCALE_MAX:
-        return column.cast(pa.large_string()).cast(pa.large_binary())
-    return pa.array([format(value, "f").encode() for value in column.to_pylist()], pa.large_binary())
+        content = text_bytes(column, path) if kind == "string" else column.cast(pa.large_binary())
+    elif column.type.scale <= _PLAIN_SCALE_MAX:
+        content = column.cast(pa.large_string()).cast(pa.large_binary())
+    else:  # a string, also without an exponent
+        content = pa.array([format(value, "f").encode() for value in column.to_pylist()], pa.large_binary())
+    return _prefixed(content)
 
 
 def _nonzero(kind: ValueType, column: ArrowColumn) -> BoolArray:

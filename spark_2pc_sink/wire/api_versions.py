@@ -14,9 +14,6 @@ from typing import Any, Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError
 
-#: The feature for the cluster's transaction protocol (KIP-890, KIP-1022); absent means 0.
-_TRANSACTION_VERSION: Final = "transaction.version"
-
 
 @dataclass(frozen=True)
 class VersionRange:
@@ -30,7 +27,7 @@ class VersionRange:
 class ApiVersionsReply:
     """A broker's offered APIs, and its cluster's features.
 
-    ``transaction_version`` is the finalized level: 0 or 1 for the protocol of KIP-98, 2 for that of KIP-890.
+    ``transaction_version`` is the finalized level (KIP-1022): absent, 0 or 1 for KIP-98's protocol, 2 for KIP-890's.
     ``features_epoch`` grows with the levels: the broker with the higher epoch is current; -1 if the broker does not
     know it (KIP-584).
     """
@@ -45,7 +42,7 @@ class ApiVersionsReply:
         levels = {each.name: each.max_version_level for each in response.finalized_features or ()}
         return cls(
             apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
-            transaction_version=levels.get(_TRANSACTION_VERSION, 0),
+            transaction_version=levels.get("transaction.version", 0),
             features_epoch=response.finalized_features_epoch,
         )
 

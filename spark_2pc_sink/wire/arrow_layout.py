@@ -161,7 +161,14 @@ class Varints:
 
     @classmethod
     def of_unsigned(cls, numbers: UInt64Array) -> Varints:
-        return cls(numbers, _sizes(numbers))
+        if not len(numbers):
+            return cls(numbers, np.zeros(0, np.int64))
+        # In most columns all numbers have the same size, which the smallest and the largest show at once.
+        least, most = (max(1, -(-int(number).bit_length() // BITS)) for number in (numbers.min(), numbers.max()))
+        sizes = np.full(len(numbers), least, np.int64)
+        for portions in range(least, most):
+            sizes += numbers >= 1 << (BITS * portions)
+        return cls(numbers, sizes)
 
     @classmethod
     def joined(cls, parts: Sequence[Varints]) -> Varints:
@@ -195,17 +202,6 @@ def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tup
     return data, offsets
 
 
-def _sizes(unsigned: UInt64Array) -> Int64Array:
-    # In most columns all numbers have the same size, which the smallest and the largest show at once.
-    if not len(unsigned):
-        return np.zeros(0, np.int64)
-    least, most = (max(1, -(-int(number).bit_length() // BITS)) for number in (unsigned.min(), unsigned.max()))
-    sizes = np.full(len(unsigned), least, np.int64)
-    for portions in range(least, most):
-        sizes += unsigned >= 1 << (BITS * portions)
-    return sizes
-
-
 def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tuple[int, int]] | None:
     """Ranges of rows whose varints have the same sizes, column by column; None if there are too many."""
     changes = {0, row_count}
@@ -214,8 +210,7 @@ def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tu
         if len(found) > _RUNS_MAX:
             return None
         changes.update((found + 1).tolist())
-    bounds = sorted(changes)
-    return list(pairwise(bounds))
+    return list(pairwise(sorted(changes)))
 
 
 def _fill_block(block: ByteArray, columns: Sequence[Varints | None]) -> None:
@@ -280,28 +275,21 @@ def varint_rows(*columns: Varints) -> ArrowColumn:
 
 def spread_rows(rows: ArrowColumn, there: BoolArray) -> ArrowColumn:
     """The rows at the True places of ``there``, and empty rows elsewhere."""
-    return _over(rows, _offsets(rows)[offsets_of(there.astype(np.int64))])
+    return grouped_rows(rows, there.astype(np.int64))
 
 
 def grouped_rows(rows: ArrowColumn, counts: Int64Array) -> ArrowColumn:
     """Concatenate groups of rows, with these numbers of rows, into one row each."""
-    return _over(rows, _offsets(rows)[offsets_of(counts)])
+    offsets = np.zeros(1, np.int64)
+    if len(rows):
+        offsets = np.frombuffer(rows.buffers()[1], np.int64)[rows.offset : rows.offset + len(rows) + 1]
+    buffers = [None, pa.py_buffer(offsets[offsets_of(counts)]), data_of(rows)]
+    return pa.Array.from_buffers(pa.large_binary(), len(counts), buffers)
 
 
 def _rows(data: npt.NDArray[Any], offsets: Int64Array) -> ArrowColumn:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data).reshape(-1))]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-
-
-def _over(rows: ArrowColumn, offsets: Int64Array) -> ArrowColumn:
-    """Rows with other offsets into the same bytes."""
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data_of(rows)])
-
-
-def _offsets(rows: ArrowColumn) -> Int64Array:
-    if not len(rows):
-        return np.zeros(1, np.int64)
-    return np.frombuffer(rows.buffers()[1], np.int64)[rows.offset : rows.offset + len(rows) + 1]
 
 
 #: Attributes and timestamp delta of a record: one byte each, both 0.
@@ -328,10 +316,6 @@ class Prefixed:
     def joined(cls, parts: Sequence[Prefixed]) -> Prefixed:
         column = None if parts[0].column is None else pa.concat_arrays([part.column for part in parts])
         return cls(column, Varints.joined([part.lengths for part in parts]))
-
-    @property
-    def kind(self) -> object:
-        return None if self.column is None else self.column.type
 
     def slice(self, start: int, stop: int) -> Prefixed:
         column = None if self.column is None else self.column.slice(start, stop - start)
@@ -376,7 +360,7 @@ class Headers:
         counts = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
         bounds = offsets_of(counts)
         # StructArray.flatten() gives a null struct null fields, so a null header has no key either.
-        fields = dict(zip((field.name for field in pairs.type), pairs.flatten(), strict=True))
+        fields = dict(zip(names, pairs.flatten(), strict=True))
         key, value = as_binary(fields["key"], "headers.key"), as_binary(fields["value"], "headers.value")
         if key.null_count:
             header = int(np.flatnonzero(np.asarray(key.is_null()))[0])
@@ -397,10 +381,6 @@ class Headers:
             Prefixed.joined([part.key for part in parts]),
             Prefixed.joined([part.value for part in parts]),
         )
-
-    @property
-    def kind(self) -> object:
-        return self.key.kind, self.value.kind
 
     def slice(self, start: int, stop: int) -> Headers:
         first, last = int(self.bounds[start]), int(self.bounds[stop])
@@ -487,9 +467,10 @@ class EncodedRows:
         return int(self.sizes_max.sum())
 
     @property
-    def layout(self) -> tuple[object, object, object]:
+    def layout(self) -> list[object]:
         """Rows can be concatenated if this is equal."""
-        return self.key.kind, self.value.kind, None if self.headers is None else self.headers.kind
+        columns = [self.key, self.value, *([] if self.headers is None else [self.headers.key, self.headers.value])]
+        return [None if each.column is None else each.column.type for each in columns]
 
     def slice(self, start: int, stop: int) -> EncodedRows:
         return EncodedRows(
@@ -507,14 +488,10 @@ class EncodedRows:
         refuse it. ``begun`` bytes are already used in the first part; that part is empty if no row fits.
         """
         ends = np.cumsum(self.sizes_max)
-        parts = []
-        start, begin = 0, -begun
+        parts, start, begin = [], 0, -begun
         while start < len(self):
             fitting = int(np.searchsorted(ends, begin + bytes_max, side="right"))
             stop = fitting if begin < 0 else max(start + 1, fitting)
             parts.append(self.slice(start, stop))
             start, begin = stop, int(ends[stop - 1]) if stop else 0
         return parts
-
-    def header_parts(self) -> Sequence[ArrowColumn | bytes]:
-        return [NO_HEADERS] if self.headers is None else self.headers.parts()

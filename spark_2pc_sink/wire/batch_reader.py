@@ -187,13 +187,9 @@ def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> list[bytes]:
     return contents
 
 
-def key_of_content(content: bytes) -> bytes | None:
-    return read_bytes(content, 0)[0]
-
-
-def value_of_content(content: bytes) -> bytes | None:
-    _, start = read_bytes(content, 0)
-    return read_bytes(content, start)[0]
+def key_and_value(content: bytes) -> tuple[bytes | None, bytes | None]:
+    key, start = read_bytes(content, 0)
+    return key, read_bytes(content, start)[0]
 
 
 def content_digests(contents: Iterable[bytes]) -> frozenset[bytes]:

@@ -131,16 +131,14 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
 
 class EndTxnResponse(NamedTuple):
-    """The coordinator's response to EndTxn. Error code 0 means that the outcome is decided and durable."""
+    """The coordinator's response to EndTxn. Error code 0 means that the outcome is decided and durable.
+
+    The pair is for the next transaction (version 5, KIP-890); -1 below version 5 and with an error.
+    """
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
-
-    @property
-    def producer(self) -> ProducerIdAndEpoch | None:
-        """The pair for the next transaction (version 5, KIP-890); None below version 5 and with an error."""
-        return pair_of(self.producer_id, self.producer_epoch)
 
 
 def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:

@@ -64,9 +64,9 @@ class ConfigResource(IntEnum):
     BROKER = 4
 
 
-def api_versions_request(*, client_name: str, client_version: str) -> RequestTemplate:
-    """Ask for APIs and features. ``client_name`` and ``client_version`` appear in the broker's metrics."""
-    return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version=client_version)
+def api_versions_request(client_name: str) -> RequestTemplate:
+    """Ask for APIs and features. ``client_name`` appears in the broker's metrics."""
+    return _request(ApiVersionsRequest, client_software_name=client_name, client_software_version="1")
 
 
 def sasl_handshake_request(mechanism: str | None) -> RequestTemplate:
@@ -151,9 +151,9 @@ def list_transactions_request(
 
 
 def write_txn_markers_request(
-    producer: ProducerIdAndEpoch, partition: TopicPartition, *, commit: bool, coordinator_epoch: int
+    producer: ProducerIdAndEpoch, partition: TopicPartition, *, coordinator_epoch: int
 ) -> RequestTemplate:
-    """Tell the leader of ``partition`` to append an end marker, as a coordinator does (KIP-98, KIP-664).
+    """Tell the leader of ``partition`` to append an ABORT marker, as a coordinator does (KIP-98, KIP-664).
 
     The marker has TransactionVersion 0, so the leader accepts it at the transaction's own epoch: a marker for
     transaction.version 2 would need the next epoch, which only the coordinator may hand out (KIP-1228).
@@ -166,7 +166,7 @@ def write_txn_markers_request(
             marker(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.epoch,
-                transaction_result=commit,
+                transaction_result=False,
                 coordinator_epoch=coordinator_epoch,
                 topics=[marker.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
             )
@@ -334,14 +334,6 @@ def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
         TopicPartition(topic.name, part.partition_index): part.partition_error_code
         for topic in response.results_by_topic_v3_and_below
         for part in topic.results_by_partition
-    }
-
-
-def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
-    """Each partition's error code in a WriteTxnMarkers response, by producer id."""
-    return {
-        marker.producer_id: {at: part.error_code for at, part in by_partition(marker).items()}
-        for marker in response.markers
     }
 
 

@@ -62,6 +62,7 @@ from spark_2pc_sink.wire.batch_format import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    NO_HEADERS,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
     SEQUENCE_COUNT,
@@ -77,7 +78,6 @@ _HALF_BITS: Final = 64
 _LOW_32: Final = 0xFFFFFFFF
 #: A validity bitmap in which rows 1, 3, 5, ... are valid.
 _ODD_ROWS: Final = 0b10101010
-_HEX_DIGITS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ def encode_sections(rows: EncodedRows, counts: Sequence[int]) -> list[RecordsSec
         )
     heads = encode_varint_rows([lengths, None, None, deltas, rows.key.lengths], len(rows))
     prefixes = with_header_room(*heads, filled)
-    parts = [prefixes, *rows.key.values(), *rows.value.parts(), *rows.header_parts()]
+    headers = [NO_HEADERS] if rows.headers is None else rows.headers.parts()
+    parts = [prefixes, *rows.key.values(), *rows.value.parts(), *headers]
     joined = data_of(join_rows(parts, len(rows)))
     # Arrow has just allocated this memory, and it is not shared.
     memory = memoryview(joined).cast("B")
     content_starts = bounds[:-1] + lengths.sizes + ZERO_BYTES + deltas.sizes
-    sections = []
-    frame_start = 0
+    sections, frame_start = [], 0
     for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
         begin, section_bytes = int(bounds[first]), int(bounds[stop] - bounds[first])
         start = frame_start + (HEADER_BYTES if stop > first else 0)
@@ -156,8 +156,19 @@ def with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -
 
 
 def batch_digest(topic: str, section: RecordsSection) -> int:
-    """The digest of the records of ``section`` when they are sent to ``topic``: 0 to 2^128 - 1."""
-    return _digest(topic, _contents(section))
+    """The digest of the records of ``section`` when they are sent to ``topic``: 0 to 2^128 - 1.
+
+    Arrow splits the records into Python objects, which takes a quarter of the time of slices: the array has
+    twice as many rows, of which every other one, the record's position-dependent part, is null.
+    """
+    count = section.record_count
+    bounds = np.zeros(2 * count + 1, np.int32)
+    bounds[1::2] = section.content_starts
+    bounds[2::2] = section.ends
+    valid = np.full((2 * count + 7) // 8, _ODD_ROWS, np.uint8)
+    buffers = [pa.py_buffer(valid), pa.py_buffer(bounds), section.buffer]
+    cut = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
+    return _digest(topic, cut.to_numpy(zero_copy_only=False)[1::2].tolist())
 
 
 def content_digest(topic: str, contents: ArrowColumn) -> int:
@@ -173,23 +184,6 @@ def _digest(topic: str, contents: list[bytes]) -> int:
     return ((_sum(halves[:, 0]) << _HALF_BITS) + _sum(halves[:, 1])) % DIGEST_MODULUS
 
 
-def _contents(section: RecordsSection) -> list[bytes]:
-    """The hashed bytes of each record.
-
-    Arrow splits the records into Python objects, which takes a quarter of the time of slices: the array has
-    twice as many rows, of which every other one, the record's position-dependent part, is null.
-    """
-    count = section.record_count
-    bounds = np.zeros(2 * count + 1, np.int32)
-    bounds[1::2] = section.content_starts
-    bounds[2::2] = section.ends
-    valid = np.full((2 * count + 7) // 8, _ODD_ROWS, np.uint8)
-    buffers = [pa.py_buffer(valid), pa.py_buffer(bounds), section.buffer]
-    cut = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
-    contents: list[bytes] = cut.to_numpy(zero_copy_only=False)[1::2].tolist()
-    return contents
-
-
 def _sum(numbers: npt.NDArray[np.uint64]) -> int:
     """The exact sum; NumPy would truncate it to 64 bits."""
     low_bits = int((numbers & _LOW_32).sum(dtype=np.uint64))
@@ -202,7 +196,7 @@ def combine_digests(*digests: int) -> int:
 
 
 def format_digest(digest: int) -> str:
-    return f"{digest:0{_HEX_DIGITS}x}"
+    return f"{digest:032x}"
 
 
 #: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer.

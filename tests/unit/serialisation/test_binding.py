@@ -16,7 +16,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.binding import Registry, SchemaRequest, bind
-from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, message_indexes
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, message_index
 from spark_2pc_sink.serialisation.serialiser import NoSchemaError, NotEncodableError, header
 from tests.unit.serialisation.test_encoders import column
 
@@ -57,7 +57,7 @@ def test_a_derived_schema_is_registered_in_its_subject(
     serialiser = bind(request_, ORDER, registry())
     assert memory.get_subjects() == [subject]
     found = memory.get_latest_version(subject)
-    assert serialiser.header == header(found.schema_id or 0, (0,) if request_.format == "protobuf" else None)
+    assert serialiser.header == header(found.schema_id or 0, 0 if request_.format == "protobuf" else None)
     # Again it is found, not registered.
     assert bind(request_, ORDER, registry(auto_register_schemas=False)).header == serialiser.header
 
@@ -198,7 +198,7 @@ def given_order() -> Any:
 
 def test_a_message_of_several_is_named() -> None:
     message = given_order()
-    assert message_indexes(message) == (1,)
-    assert message_indexes(compiled_message(GIVEN)) == (0,)
+    assert message_index(message) == 1
+    assert message_index(compiled_message(GIVEN)) == 0
     with pytest.raises(NoSchemaError, match=r"no message 'Order', but shop\.Line, shop\.Order"):
         compiled_message(GIVEN, "Order")

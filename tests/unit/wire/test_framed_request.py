@@ -13,7 +13,7 @@ from kafka.protocol.producer import EndTxnResponse, ProduceResponse
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.framed_request import ProducedPartition, end_txn_request, produce_request
+from spark_2pc_sink.wire.framed_request import ProducedPartition, end_txn_request, pair_of, produce_request
 from spark_2pc_sink.wire.messages import sasl_authenticate_request
 from tests.unit.reference.batches import message
 from tests.unit.wire.test_messages import AUDIT_1, ORDERS_0, ORDERS_3, PRODUCER, as_broker_sees_it, versions
@@ -123,7 +123,7 @@ def test_a_partition_that_has_moved_is_read_without_its_leader(version: int) -> 
 )
 def test_ended_transaction(version: int, fields: dict[str, int], expected: tuple[int, Any]) -> None:
     answer = answer_to(end(version), EndTxnResponse(version=version, throttle_time_ms=0, **fields))
-    assert (answer.error_code, answer.producer) == expected
+    assert (answer.error_code, pair_of(answer.producer_id, answer.producer_epoch)) == expected
 
 
 def test_a_pair_that_no_coordinator_hands_out_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_pair_that_no_coordinator_hands_out_is_refused() -> None:
         end(), EndTxnResponse(version=5, throttle_time_ms=0, error_code=0, producer_id=5, producer_epoch=-2)
     )
     with pytest.raises(RemoteProtocolError, match="5:-2"):
-        _ = answer.producer
+        pair_of(answer.producer_id, answer.producer_epoch)
 
 
 def test_unknown_tags_are_left_aside() -> None:

@@ -55,8 +55,8 @@ def init(**flags: bool) -> RequestTemplate:
     return messages.init_producer_id_request("tid", timeout_ms=60_000, **flags)
 
 
-def marker(*, commit: bool) -> RequestTemplate:
-    return messages.write_txn_markers_request(PRODUCER, ORDERS_3, commit=commit, coordinator_epoch=5)
+def marker() -> RequestTemplate:
+    return messages.write_txn_markers_request(PRODUCER, ORDERS_3, coordinator_epoch=5)
 
 
 #: What is built, and what a broker sees of it. An empty list of topics asks for none, and null for all. A request for
@@ -153,16 +153,15 @@ def test_a_filter_is_sent_or_refused(filters: dict[str, Any], oldest: int, sourc
         request.build(oldest - 1)
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_write_txn_markers(commit: bool) -> None:
+def test_write_txn_markers() -> None:
     """KIP-1228: TransactionVersion is 0, so that the leader takes the epoch of the transaction itself."""
     for version in versions(Api.WRITE_TXN_MARKERS):
-        (seen,) = as_broker_sees_it(marker(commit=commit).build(version))["markers"]
+        (seen,) = as_broker_sees_it(marker().build(version))["markers"]
         assert seen.pop("transaction_version", 0) == 0
         assert seen == {
             "producer_id": 2**40,
             "producer_epoch": 32_766,
-            "transaction_result": commit,
+            "transaction_result": False,
             "topics": [{"name": "orders", "partition_indexes": [3]}],
             "coordinator_epoch": 5,
         }
@@ -173,11 +172,11 @@ ALL: dict[Api, RequestTemplate] = {
     for request in (
         *(request for request, _ in REQUESTS),
         produce_request("tid", {}, timeout_ms=1),
-        messages.api_versions_request(client_name="", client_version=""),
+        messages.api_versions_request("spark-2pc-sink"),
         end_txn_request("tid", PRODUCER, commit=True),
         messages.describe_producers_request([]),
         messages.describe_transactions_request([]),
-        marker(commit=False),
+        marker(),
     )
 }
 
@@ -289,7 +288,7 @@ def topics(*each: tuple[str, Any], **names: str) -> list[Any]:
 
 
 def test_answers_are_read_by_partition() -> None:
-    """Added partitions, fetched logs, written markers, and the partitions of a transaction."""
+    """Added partitions, fetched logs, and the partitions of a transaction."""
     added = [SimpleNamespace(partition_index=0, partition_error_code=55)]
     names = {"topic": "name", "parts": "results_by_partition"}
     answer = SimpleNamespace(results_by_topic_v3_and_below=topics(("orders", added), **names))
@@ -298,8 +297,6 @@ def test_answers_are_read_by_partition() -> None:
     fetched, named = (topics(("orders", [part]), topic=name, parts="partitions") for name in ("topic", "name"))
     answers = SimpleNamespace(responses=fetched), SimpleNamespace(topics=named)
     assert [messages.by_partition(answer) for answer in answers] == [{ORDERS_3: part}] * 2
-    markers = [SimpleNamespace(producer_id=number, topics=named[: number - 7]) for number in (7, 8)]
-    assert messages.written_markers(SimpleNamespace(markers=markers)) == {7: {}, 8: {ORDERS_3: 47}}
     open_at = topics(("orders", [3, 0]), ("audit", [1]), topic="topic", parts="partitions")
     transaction = SimpleNamespace(transactional_id="a", topics=open_at)
     described = SimpleNamespace(transaction_states=[transaction])

@@ -21,8 +21,7 @@ from spark_2pc_sink.wire.batch_reader import (
     content_digests,
     contents_of,
     decode_record_batches,
-    key_of_content,
-    value_of_content,
+    key_and_value,
 )
 from spark_2pc_sink.wire.record_batch import (
     assign_producer,
@@ -265,8 +264,7 @@ def test_each_record_is_taken_out_as_it_was_put_in(compression: str, some: list[
     section, turned = section_of(*columns(some)), section_of(*columns(some[::-1]))
     batch = encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression=compression)
     contents = contents_of(batch, len(some))
-    assert [key_of_content(content) for content in contents] == [key for key, _, _ in some]
-    assert [value_of_content(content) for content in contents] == [value for _, value, _ in some]
+    assert list(map(key_and_value, contents)) == [(key, value) for key, value, _ in some]
     assert content_digest("t", pa.array(contents, pa.binary())) == batch_digest("t", section)
     others = contents_of(encode_unassigned_batch(turned, timestamp_ms=NOW_MS, compression="none"), len(some))
     assert content_digests(contents) == content_digests(others)

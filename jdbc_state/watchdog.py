@@ -45,13 +45,10 @@ class Watchdog:
         try:
             _watch.add(self._descriptor, time.monotonic() + self._limit_s)
         except RuntimeError as error:
-            self._leave()
+            self.__exit__()
             raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         _watch.remove(self._descriptor)
         os.close(self._descriptor)
 

@@ -10,6 +10,7 @@ import psycopg2
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from jdbc_state.connections import driver_connection
 from jdbc_state.sink_log import sink_log
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.options.settings import refused
@@ -148,7 +149,7 @@ class DualWrite(ServiceBase):
         return False
 
     def _send_commit(self, session: Writable, enlisted: Enlisted) -> None:
-        with Watchdog(enlisted.driver, self._service.options.commit_timeout_ms):
+        with Watchdog(driver_connection(enlisted.connection), self._service.options.commit_timeout_ms):
             session.commit()
         enlisted.check_committed()
 

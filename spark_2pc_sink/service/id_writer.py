@@ -29,7 +29,7 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, BatchListSender, SendBatches, join_batches
-from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater, TransactionClient
+from spark_2pc_sink.kafka.transaction_client import EndTxnLater, TransactionClient
 from spark_2pc_sink.options import ServiceOptions
 from spark_2pc_sink.recovery.diagnosis import KafkaSide
 from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt, resend
@@ -201,13 +201,7 @@ class IdWriter:
 
     def complete(self, sent: SentRecords) -> None:
         """Commit the decided transaction in Kafka; after InDoubtError the id's next recovery continues from there."""
-        try:
-            with log_for_sink(self.transactional_id):
-                answer = self._kafka.end(sent.producer, commit=True)
-        except DualWriteError as error:
-            self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", sent.producer, error)
-            answer = None
-        if not self._has_followed(sent.producer, answer):
+        if not self._has_followed(sent.producer, lambda: self._kafka.end(sent.producer, commit=True)):
             self.settle(sent.producer)
 
     def begin_completion(self, sent: SentRecords) -> bool:
@@ -230,14 +224,7 @@ class IdWriter:
             return
         (producer, ending), self._ending = self._ending, None
         self.unsettled = True
-        with log_for_sink(self.transactional_id):
-            try:
-                answer = ending()
-            except DualWriteError as error:
-                self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, error)
-                return
-        if not self._has_followed(producer, answer) and answer is None:
-            self._log.warning("EndTxn(commit) of %s got no answer; checking both sides", producer)
+        self._has_followed(producer, ending)
 
     def note(self) -> None:
         """Note in the row that Kafka has committed; does nothing if the row shows it already, or Kafka has not."""
@@ -252,9 +239,16 @@ class IdWriter:
             self.unsettled = True
             raise
 
-    def _has_followed(self, producer: ProducerIdAndEpoch, answer: EndTxnAnswer | None) -> bool:
-        """Continue after a commit in Kafka, if its answer is success."""
+    def _has_followed(self, producer: ProducerIdAndEpoch, read_answer: EndTxnLater) -> bool:
+        """Read the answer to EndTxn(commit); after success the writer can continue, and anything else is logged."""
+        try:
+            with log_for_sink(self.transactional_id):
+                answer = read_answer()
+        except DualWriteError as error:
+            self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, error)
+            return False
         if answer is None:
+            self._log.warning("EndTxn(commit) of %s got no answer; checking both sides", producer)
             return False
         if answer.code != Code.NONE:
             self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, answer)

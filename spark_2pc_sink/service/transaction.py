@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
 
-from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import partition_for_key
@@ -137,7 +136,7 @@ class OutgoingRecord:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise refused("partition", number, "must be None or a number from 0", "leave it out to let the key choose")
         encoded = _bytes("key", key)
-        listed = [(_name(name), _bytes("headers", content)) for name, content in map(_pair, _listed(headers))]
+        listed = list(_encoded_headers(headers))
         return cls(topic, encoded, partition, record_content(encoded, _bytes("value", value), listed))
 
 
@@ -196,23 +195,17 @@ def _bytes(what: str, given: object) -> bytes | None:
     raise refused(what, type(given).__name__, "must be bytes, text (sent as UTF-8) or None", "encode it first")
 
 
-def _listed(given: object) -> list[object]:
-    """Refuse a mapping: its names would be unpacked, and a name of two letters would become a name and a value."""
-    if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
-        return list(given)
-    raise refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
-
-
-def _pair(given: object) -> tuple[object, object]:
-    if isinstance(given, tuple | list) and len(given) == _PAIR:
-        return given[0], given[1]
-    raise refused("headers", given, _HEADERS, 'pass [("name", "value")]')
-
-
-def _name(given: object) -> str:
-    if not isinstance(given, str):
-        raise refused("headers", type(given).__name__, "the name of a header must be text", "convert it")
-    return given
+def _encoded_headers(given: object) -> Iterator[tuple[str, bytes | None]]:
+    # A mapping's names would be unpacked, and a name of two letters would become a name and a value.
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
+    for pair in given:
+        if not isinstance(pair, tuple | list) or len(pair) != _PAIR:
+            raise refused("headers", pair, _HEADERS, 'pass [("name", "value")]')
+        name, content = pair
+        if not isinstance(name, str):
+            raise refused("headers", type(name).__name__, "the name of a header must be text", "convert it")
+        yield name, _bytes("headers", content)
 
 
 #: Drivers whose COMMIT can be cut off through their socket.
@@ -243,10 +236,6 @@ class Enlisted:
         # It stays with the driver's connection, which another thread may use right after COMMIT.
         self._info = connection.info
         self._info[_KEY] = self
-
-    @property
-    def driver(self) -> Any:
-        return driver_connection(self.connection)
 
     def check(self) -> None:
         """Refuse to decide in a transaction other than the one that the block has joined."""

@@ -18,12 +18,9 @@ from jdbc_state.schema import StateTables
 
 #: A repeat of one of these, after a lost answer, does not take a new number.
 _REPEATED = ("take_empty_batch", "accept_loss")
-#: Parameters of every move; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
+#: Parameters; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
-#: Parameters of moves that write a line of the action log, too.
-_ACTION, _DETAIL = "of_action", "of_detail"
-#: Parameters of moves with figures for the history.
-_FIGURES = "of_figures"
+_ACTION, _DETAIL, _FIGURES = "of_action", "of_detail", "of_figures"
 
 
 class Moves:

@@ -39,10 +39,8 @@ _GENERATION_DIGITS_MAX = 19
 _ID_BYTES_MAX = APPLICATION_NAME_BYTES_MAX - len(_PREFIX) - len(":") - _GENERATION_DIGITS_MAX
 #: Prefix of the replacement for an id that does not fit. Ids that start with it are hashed too, so names are unique.
 _HASHED = "#"
-_HASH_BYTES = 16
 _PRESENCE_PREFIX = "2pc@"
 _SINK_DIGITS = 12
-_RUN_DIGITS = 32
 _SHOWN_ID_MAX = APPLICATION_NAME_BYTES_MAX - len(_PRESENCE_PREFIX) - _SINK_DIGITS - len("::") - _GENERATION_DIGITS_MAX
 
 
@@ -51,7 +49,7 @@ def application_name_prefix(transactional_id: str) -> str:
     fits = transactional_id.isascii() and transactional_id.isprintable() and len(transactional_id) <= _ID_BYTES_MAX
     if fits and not transactional_id.startswith(_HASHED):
         return f"{_PREFIX}{transactional_id}:"
-    digest = hashlib.blake2b(transactional_id.encode(), digest_size=_HASH_BYTES).hexdigest()
+    digest = hashlib.blake2b(transactional_id.encode(), digest_size=16).hexdigest()
     return f"{_PREFIX}{_HASHED}{digest}:"
 
 
@@ -75,7 +73,7 @@ def presence_name(table: str, transactional_id: str, generation: int) -> str:
 
 def run_presence_name(table: str, run_id: str) -> str:
     """The name of the one session that represents a run with claims of many rows."""
-    run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:_RUN_DIGITS]
+    run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:32]
     return f"{_PRESENCE_PREFIX}run:{run}"
 
 

@@ -28,7 +28,6 @@ R = TypeVar("R")
 #: The largest 32-bit integer: the type of most of Kafka's and PostgreSQL's integer settings.
 INT32_MAX: Final = 2**31 - 1
 _KEY: Final = "spark_2pc_sink.setting"
-_HELP_WIDTH: Final = 100
 
 
 class Theme(Enum):
@@ -166,9 +165,7 @@ def options_text(options: Iterable[Field[Any]]) -> str:
             lines.append(f"**{group.value}**")
         default = "required" if item.default is MISSING else f"default ``{item.default!r}``"
         text = f"- ``{item.name}``, {default}: {about.why}."
-        lines.append(
-            textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        )
+        lines.append(textwrap.fill(text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
     return "\n\n".join(lines)
 
 

@@ -106,9 +106,7 @@ class OpenBlocks:
                 del self._open[transaction.runner]
 
 
-#: Types of a record's key and value.
 Content: TypeAlias = bytes | str | None
-#: A header's name and value.
 Header: TypeAlias = tuple[str, Content]
 
 _HEADERS: Final = "must be a list of (name, value) pairs"

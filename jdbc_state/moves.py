@@ -33,8 +33,7 @@ class Moves:
         self.keep: int = tables.settings.history_batches
         #: Whether the history has the column; False until it was checked.
         self.has_figures = False
-        self._made: dict[tuple[str, ...], sa.Executable] = {}
-        self._updates: dict[tuple[object, ...], sa.Update] = {}
+        self._made: dict[tuple[object, ...], Any] = {}
 
     def statement(self, move: Move) -> tuple[sa.Executable, dict[str, object]]:
         """A statement that returns the row, or no row if it changed nothing; and its parameters."""
@@ -43,7 +42,7 @@ class Moves:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail or {})}
         if move.figures is not None and self.keep and self.has_figures:
             parameters[_FIGURES] = dict(move.figures)
-        key = (move.operation, *parameters)
+        key: tuple[object, ...] = (move.operation, *parameters)
         if key not in self._made:
             self._made[key] = self._make(move, with_figures=_FIGURES in parameters)
         return self._made[key], parameters
@@ -52,9 +51,9 @@ class Moves:
         """The change of the row alone, which writes no line and returns no row; and its parameters."""
         parameters = _parameters(move)
         key = (move.operation, before, *parameters)
-        if key not in self._updates:
-            self._updates[key] = self._update(move, before)
-        return self._updates[key], parameters
+        if key not in self._made:
+            self._made[key] = self._update(move, before)
+        return self._made[key], parameters
 
     def _make(self, move: Move, *, with_figures: bool) -> sa.Executable:
         state, operation = self.tables.state, move.operation

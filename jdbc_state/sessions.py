@@ -19,7 +19,6 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
-import psycopg2
 import psycopg2.extensions
 from sqlalchemy import Connection, text
 

@@ -222,7 +222,6 @@ def _no_more_files() -> str:
 
 
 def _kind_of(said: str, url: URL) -> tuple[type[DatabaseUnreachableError], str]:
-    """The class of error for a failure, and its remedy; '' if none is known."""
     for kind, known in ((DatabaseRefusedError, _REFUSED), (DatabaseUnreachableError, _UNREACHABLE)):
         for pattern, remedy in known.items():
             found = re.search(pattern, said, re.IGNORECASE)

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
-import psycopg2
 import psycopg2.extensions
 
 #: Longest sleep of the watching thread, which ends if it then has nothing to watch.

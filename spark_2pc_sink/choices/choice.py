@@ -219,5 +219,4 @@ class Entry:
     more: str = ""
 
     def choices_for(self, facts: Facts) -> tuple[Choice, ...]:
-        """The choices that fit an incident, filled in."""
         return tuple(choice.filled(facts) for choice in self.choices if choice.fits(facts))

@@ -148,7 +148,6 @@ class _Sourced:
 
     @property
     def source(self) -> RowSource:
-        """The rows that it gets."""
         return RowSource(self.rows, self.where)
 
 
@@ -318,7 +317,6 @@ def _check_schema(records: Records) -> None:
 
 
 def _check_mode(rows: Rows) -> None:
-    """Refuse options that the mode lacks, or would ignore."""
     if rows.mode != "append" and not rows.keys:
         raise refused("mode", rows.mode, "it requires upsert_keys", "pass upsert_keys=['order_id']")
     ignored = {"append": ("keys", "order_by"), "upsert": (), "insert_ignore": ()}[rows.mode]

@@ -47,12 +47,11 @@ class SchemaRegistryOptions:
 
     @classmethod
     def parse(cls, given: object) -> SchemaRegistryOptions | None:
-        """Check the properties; None for None."""
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
             remedy = "pass schema_registry={'url': 'http://…:8081'}"
-            raise _refused("", "it must be a mapping of properties", remedy, given)
+            raise refused("schema_registry", shown("", given), "it must be a mapping of properties", remedy)
         known = _TEXTS | _NUMBERS | set(_SERIALIZERS)
         for name in given:
             if name not in known:
@@ -110,5 +109,4 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _refused(name: str, rule: str, remedy: str, value: object) -> ConfigurationError:
-    option = f"schema_registry[{name!r}]" if name else "schema_registry"
-    return refused(option, shown(name, value), rule, remedy)
+    return refused(f"schema_registry[{name!r}]", shown(name, value), rule, remedy)

@@ -77,7 +77,6 @@ class ServiceTransaction:
         self._records.append(OutgoingRecord.of(topic, key, value, headers=headers, partition=partition))
 
     def check_runner(self, operation: str) -> None:
-        """Refuse a call by another thread or task."""
         if current_runner() != self.runner:
             rule = "only the thread or task that opened the block may use it; give each its own session and block"
             raise LocalProtocolError(operation=operation, state="called from another thread or task", rule=rule)
@@ -126,7 +125,6 @@ class OutgoingRecord:
     def of(
         cls, topic: str, key: Content, value: Content, *, headers: Sequence[Header] = (), partition: int | None = None
     ) -> OutgoingRecord:
-        """A record from a caller's arguments, which are checked."""
         check_topic(topic)
         if topic is None:
             raise refused("topic", topic, "must be the name of a topic", "pass it as the first argument")
@@ -242,7 +240,6 @@ class Enlisted:
             raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=rule)
 
     def check_committed(self) -> None:
-        """Refuse a session whose commit has not committed the transaction."""
         if not self.committed:
             rule = "the session must begin its transaction itself, and not join an outer one"
             raise LocalProtocolError(operation="commit", state="the session did not send COMMIT", rule=rule)
@@ -283,7 +280,6 @@ class Enlisted:
 
 
 def _watch(engine: Engine) -> None:
-    """Listen to every COMMIT, ROLLBACK and error of an engine, from now on."""
     with _watching:
         if engine not in _watched:
             event.listen(engine, "commit", lambda connection: _tell(connection, Enlisted.on_commit))

@@ -199,8 +199,10 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
 def _check_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
     """The hanging transaction and the reason, identical in two checks; None if it is not open (any more)."""
     first = _find(queries, target)
-    second = None if first is None else _find(queries, target)
-    if first is not None and second is not None and first[0].identity != second[0].identity:
+    if first is None:
+        return None
+    second = _find(queries, target)
+    if second is not None and first[0].identity != second[0].identity:
         raise AbortRefusedError(
             partition=str(target.partition),
             start_offset=first[0].start_offset,

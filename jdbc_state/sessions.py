@@ -232,8 +232,7 @@ SELECT set_config('application_name', %s, false), set_config('idle_session_timeo
 class Presence:
     """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
 
-    Args:
-        shown_while: called every `CHECK_S`; if it returns False the session ends, until the next claim.
+    ``shown_while`` is called every `CHECK_S`; if it returns False the session ends, until the next claim.
     """
 
     def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:

@@ -384,17 +384,14 @@ def _needs_order(name: str, given: str) -> ConfigurationError:
 
 @dataclass(frozen=True)
 class Lane:
-    """The rows of one source, for a topic, for a table, or for both.
+    """The rows of one source, for a topic, for a table, or for both."""
 
-    Attributes:
-        index: its position among the lanes of the sink, from 0.
-        alone: True if topic and table are the keywords of the sink itself.
-    """
-
+    #: Its position among the lanes of the sink, from 0.
     index: int
     records: Records | None
     rows: Rows | None
     source: RowSource
+    #: True if topic and table are the keywords of the sink itself.
     alone: bool = False
 
     def __post_init__(self) -> None:

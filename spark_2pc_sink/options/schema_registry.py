@@ -31,18 +31,15 @@ _SCHEMES: Final = ("http://", "https://", "mock://")
 
 @dataclass(frozen=True)
 class SchemaRegistryOptions:
-    """Connection to a schema registry, and the permitted operations. Shows no secret.
+    """Connection to a schema registry, and the permitted operations. Shows no secret."""
 
-    Attributes:
-        client: properties of ``SchemaRegistryClient``.
-        register: register schemas that the registry lacks (``auto.register.schemas``).
-        latest: write with the newest schema of the subject (``use.latest.version``).
-        normalize: normalise schemas in the registry before they are compared (``normalize.schemas``).
-    """
-
+    #: Properties of ``SchemaRegistryClient``.
     client: Mapping[str, str | int] = field(repr=False)
+    #: Register schemas that the registry lacks (``auto.register.schemas``).
     register: bool = True
+    #: Write with the newest schema of the subject (``use.latest.version``).
     latest: bool = False
+    #: Normalise schemas in the registry before they are compared (``normalize.schemas``).
     normalize: bool = False
 
     @classmethod

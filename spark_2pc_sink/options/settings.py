@@ -57,37 +57,32 @@ class Theme(Enum):
 
 @dataclass(frozen=True)
 class Setting:
-    """Metadata of one option in addition to its type.
+    """Metadata of one option in addition to its type."""
 
-    Args:
-        why: what it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of the
-            option ``keys``.
-        unit: 'ms', 's', 'bytes', or '' for a count or a text.
-        bounds: the smallest and the largest valid number.
-        properties: for Kafka options, the names under which users know it, the preferred one first.
-        dotted: users know it by the field's name with dots, like the properties of a Kafka broker.
-        given: the type that a user passes, if the field has another one.
-        parse: makes the field's value from the user's, which is not None, and its name. None: it is the same.
-        sink: for an option of an output, its name as a keyword of a sink with one topic and one table; '' for the same,
-            None for none.
-        operational: whether it affects only how a sink works, so that two sinks that differ in it write the same.
-        store: whether the state store takes it, by the same name.
-        secret: never shown in a repr or a message.
-        since: first version of the package that has it.
-    """
-
+    #: What it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of ``keys``.
     why: str
     group: Theme = Theme.OWN
+    #: 'ms', 's', 'bytes', or '' for a count or a text.
     unit: str = ""
+    #: The smallest and the largest valid number.
     bounds: tuple[int, int] | None = None
+    #: For Kafka options, the names under which users know it, the preferred one first.
     properties: tuple[str, ...] = ()
+    #: Users know it by the field's name with dots, like the properties of a Kafka broker.
     dotted: bool = False
+    #: The type that a user passes, if the field has another one.
     given: str = ""
+    #: Makes the field's value from the user's, which is not None, and its name. None: it is the same.
     parse: Callable[[Any, str], Any] | None = None
+    #: For an option of an output, its name as a keyword of a sink with one of each; '' for the same, None for none.
     sink: str | None = ""
+    #: Whether it affects only how a sink works, so that two sinks that differ in it write the same.
     operational: bool = False
+    #: Whether the state store takes it, by the same name.
     store: bool = False
+    #: Never shown in a repr or a message.
     secret: bool = False
+    #: First version of the package that has it.
     since: str = "1.0.0"
 
 

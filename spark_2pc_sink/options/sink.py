@@ -40,14 +40,11 @@ _PERCENT: Final = 100
 
 @dataclass(frozen=True, repr=False)
 class BadRowLimit:
-    """How many of a batch may go to the dead letters before it fails. Its repr is the user's notation.
+    """How many of a batch may go to the dead letters before it fails. Its repr is the user's notation."""
 
-    Attributes:
-        rows: the number; `BAD_ROWS_MAX` for a share.
-        share: the part of the batch's rows, from 0 to 1; None for a number.
-    """
-
+    #: `BAD_ROWS_MAX` for a share.
     rows: int = 100
+    #: The part of the batch's rows, from 0 to 1; None for a number.
     share: Decimal | None = None
 
     @classmethod
@@ -102,11 +99,7 @@ _bad_rows: Final = partial(setting, group=Theme.BAD_ROWS)
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(CommonOptions):
-    """Everything that ``DualWriteSink(...)`` takes in addition to :class:`CommonOptions`, `Records` and `Rows`.
-
-    Attributes:
-        lanes: the topics and tables, grouped if they get the same rows; made from the options of outputs.
-    """
+    """Everything that ``DualWriteSink(...)`` takes in addition to :class:`CommonOptions`, `Records` and `Rows`."""
 
     schema_registry: SchemaRegistryOptions | None = setting(
         None,
@@ -204,6 +197,7 @@ class SinkOptions(CommonOptions):
         at_least=0,
         operational=True,
     )
+    #: The topics and tables, grouped if they get the same rows; made from the options of outputs.
     lanes: tuple[Lane, ...] = field(default=(), repr=False)
 
     @classmethod

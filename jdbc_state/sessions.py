@@ -172,13 +172,8 @@ def end_older_sessions(
     connection: Connection, tables: StateTables, transactional_id: str, below_generation: int, *, wait_ms: int
 ) -> list[Session]:
     """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each."""
-    asked = {
-        "prefix": application_name_prefix(transactional_id),
-        "table": quoted(tables.state),
-        "history": quoted(tables.history),
-        "generation": below_generation,
-        "wait_ms": wait_ms,
-    }
+    prefix, state, history = application_name_prefix(transactional_id), quoted(tables.state), quoted(tables.history)
+    asked = {"prefix": prefix, "table": state, "history": history, "generation": below_generation, "wait_ms": wait_ms}
     return [Session(pid, role, name, ended) for pid, role, name, ended in connection.execute(_END_OLDER, asked)]
 
 

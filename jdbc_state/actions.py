@@ -34,7 +34,6 @@ ACCEPT_REPLAY: Final = "accept_replay"
 DROP: Final = "drop"
 ACCEPT_LOSS: Final = "accept_loss"
 FORCE_TERMINATE: Final = "force_terminate"
-#: Description of each action.
 ACTIONS: Final = {
     CLAIM: "a driver or a command took the row over; `rebuilt_from` if it rebuilt a lost row",
     ADOPT: "an operator gave the row to another query or Kafka cluster; also a claim",

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
 from jdbc_state.errors import ClaimRefusedError
-from jdbc_state.history import ADOPTED, CLAIMED, row_columns, with_line, without_lines
+from jdbc_state.history import ADOPTED, CLAIMED, row_columns, with_line
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error
 from jdbc_state.schema import StateTables
 
@@ -102,8 +102,11 @@ def claim_statement(
             actions.line(row, action=claimant.action, detail=detail).cte("told"), actions.trim(row).cte("old_actions")
         )
     else:
-        # Lines left from other settings would become older than the row.
-        written = without_lines(row, tables) if has_history else sa.select(row)
+        written = sa.select(row)
+        if has_history:
+            # Lines left from other settings would become older than the row.
+            mine = tables.history.c.transactional_id == sa.select(row.c.transactional_id).scalar_subquery()
+            written = written.add_cte(sa.delete(tables.history).where(mine).cte("forgotten"))
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 

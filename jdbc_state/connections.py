@@ -60,7 +60,6 @@ def readable_by(connection: Any) -> str | None:
 
 
 def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
-    """Check a new connection before anything is written to it."""
     host = readable_by(connection)
     if host is None:
         return
@@ -245,7 +244,6 @@ class Database:
         give_back(connection)
 
     def _connect(self) -> psycopg2.extensions.connection:
-        """Make a connection; each one is made here."""
         settings = self._settings
         ours: dict[str, Any] = {
             "connect_timeout": settings.connect_timeout_s,

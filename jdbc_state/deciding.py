@@ -151,7 +151,6 @@ def _roll_back(connection: sa.Connection, limit_ms: int) -> None:
 class JoinedDecisions:
     def __init__(self, moves: Moves) -> None:
         self._moves = moves
-        self._tables = moves.tables
         self._made: dict[tuple[sa.Executable, bool], sa.Executable] = {}
 
     def decide(self, connection: sa.Connection, move: Move, *, settled: str | None, kept: KeptRecords | None) -> None:
@@ -173,7 +172,7 @@ class JoinedDecisions:
         if not self._is_moved(connection, move, self._moves.statement(move), kept):
             # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it has
             # changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
-            move.refused_by(read_row(connection, self._tables.state, move.transactional_id, lock=True))
+            move.refused_by(read_row(connection, self._moves.tables.state, move.transactional_id, lock=True))
 
     def _is_moved(
         self, connection: sa.Connection, move: Move, made: tuple[Any, dict[str, object]], kept: KeptRecords | None
@@ -193,7 +192,7 @@ class JoinedDecisions:
 
         Other limits, for the caller's own statements, are left to the caller.
         """
-        idle_ms = self._tables.settings.idle_in_transaction_timeout_ms
+        idle_ms = self._moves.tables.settings.idle_in_transaction_timeout_ms
         # Literals, as each bound value of a statement costs the sender a microsecond.
         local: dict[str, sa.ColumnElement[Any]] = {
             "application_name": sa.bindparam(_NAME),
@@ -209,7 +208,7 @@ class JoinedDecisions:
         return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _keep(self) -> Any:
-        table = self._tables.records
+        table = self._moves.tables.records
         values = {column.name: sa.bindparam(_KEPT + column.name, type_=column.type) for column in table.columns}
         added = insert(table).values(values)
         newer = {name: added.excluded[name] for name in values if name != "transactional_id"}

@@ -37,7 +37,6 @@ class DualWriteError(Exception):
 
 
 def with_remedies(text: str, remedies: tuple[str, ...]) -> str:
-    """The text of an error, followed by its remedies, a line each."""
     steps = "".join(f"\n  {remedy}" for remedy in remedies)
     return f"{text}\nWhat to do:{steps}" if steps else text
 

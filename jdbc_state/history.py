@@ -84,12 +84,6 @@ def with_line(
     return written.add_cte(trimmed.cte("trimmed"))
 
 
-def without_lines(row: sa.CTE, tables: StateTables) -> sa.Select[Any]:
-    history = tables.history
-    mine = history.c.transactional_id == sa.select(row.c.transactional_id).scalar_subquery()
-    return sa.select(row).add_cte(sa.delete(history).where(mine).cte("forgotten"))
-
-
 def all_rows(table: sa.Table, transactional_id: str | None = None) -> sa.Select[Any]:
     """Every row of a table by transactional id, or those of one sink; for :func:`row_of`."""
     found = sa.select(*row_columns(table)).order_by(table.c.transactional_id)

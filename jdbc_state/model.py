@@ -18,7 +18,6 @@ NONE = "none"
 DECIDED = "decided"
 DONE = "done"
 OWED = "owed"
-#: Every status a row can have.
 STATUSES = (NONE, DECIDED, DONE, OWED)
 
 
@@ -32,7 +31,6 @@ class Transition:
     why: str
 
 
-#: The operation of a deciding transaction.
 DECIDE = "decide"
 #: All other moves are refused, and leave the row unchanged.
 TRANSITIONS = (

@@ -6,7 +6,6 @@ without the newest claim matches no row, and then writes no line either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,15 +16,11 @@ from jdbc_state.history import EVENT_OF, NOTED, RESENT, row_columns, with_line
 from jdbc_state.model import DECIDE, OWED, Move, legal_before, status_after
 from jdbc_state.schema import StateTables
 
-_ACCEPT_OPEN = "accept_open"
 #: A repeat of one of these, after a lost answer, does not take a new number.
 _REPEATED = ("take_empty_batch", "accept_loss")
-#: Parameters of every move; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
+#: Parameters; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
-#: Parameters of moves that write a line of the action log, too.
-_ACTION, _DETAIL = "of_action", "of_detail"
-#: Parameters of moves with figures for the history.
-_FIGURES = "of_figures"
+_ACTION, _DETAIL, _FIGURES = "of_action", "of_detail", "of_figures"
 
 
 class Moves:
@@ -38,8 +33,7 @@ class Moves:
         self.keep: int = tables.settings.history_batches
         #: Whether the history has the column; False until it was checked.
         self.has_figures = False
-        self._made: dict[tuple[str, ...], sa.Executable] = {}
-        self._updates: dict[tuple[object, ...], sa.Update] = {}
+        self._made: dict[tuple[object, ...], Any] = {}
 
     def statement(self, move: Move) -> tuple[sa.Executable, dict[str, object]]:
         """A statement that returns the row, or no row if it changed nothing; and its parameters."""
@@ -48,7 +42,7 @@ class Moves:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail or {})}
         if move.figures is not None and self.keep and self.has_figures:
             parameters[_FIGURES] = dict(move.figures)
-        key = (move.operation, *parameters)
+        key: tuple[object, ...] = (move.operation, *parameters)
         if key not in self._made:
             self._made[key] = self._make(move, with_figures=_FIGURES in parameters)
         return self._made[key], parameters
@@ -57,9 +51,9 @@ class Moves:
         """The change of the row alone, which writes no line and returns no row; and its parameters."""
         parameters = _parameters(move)
         key = (move.operation, before, *parameters)
-        if key not in self._updates:
-            self._updates[key] = self._update(move, before)
-        return self._updates[key], parameters
+        if key not in self._made:
+            self._made[key] = self._update(move, before)
+        return self._made[key], parameters
 
     def _make(self, move: Move, *, with_figures: bool) -> sa.Executable:
         state, operation = self.tables.state, move.operation
@@ -86,21 +80,16 @@ class Moves:
         ]
         if move.expected is not None:
             fits.append(state.c.prepared_transaction_state == sa.bindparam(_EXPECTED))
-        written = {"status": status_after(operation), **self._times(operation), **self._number(operation, new), **new}
-        return sa.update(state).where(*fits).values(written)
-
-    def _times(self, operation: str) -> dict[str, Any]:
-        if operation in (DECIDE, _ACCEPT_OPEN):
-            return {"decided_at": sa.func.clock_timestamp(), "settled_at": sa.null()}
-        return {} if operation == "mark_initialized" else {"settled_at": sa.func.clock_timestamp()}
-
-    def _number(self, operation: str, new: Mapping[str, sa.ColumnElement[Any]]) -> dict[str, Any]:
-        number, batch_id = self.tables.state.c.decision, self.tables.state.c.batch_id
-        if operation in (DECIDE, _ACCEPT_OPEN):
-            return {number.name: number + 1}
+        written: dict[str, Any] = {"status": status_after(operation), **new}
+        now, number = sa.func.clock_timestamp(), state.c.decision
+        if operation in (DECIDE, "accept_open"):
+            written |= {"decided_at": now, "settled_at": sa.null(), "decision": number + 1}
+        elif operation != "mark_initialized":
+            written["settled_at"] = now
         if operation in _REPEATED:
-            return {number.name: sa.case((batch_id.is_distinct_from(new[batch_id.name]), number + 1), else_=number)}
-        return {}
+            is_new = state.c.batch_id.is_distinct_from(new["batch_id"])
+            written["decision"] = sa.case((is_new, number + 1), else_=number)
+        return sa.update(state).where(*fits).values(written)
 
     def _event(self, operation: str) -> str | sa.ColumnElement[Any]:
         if operation == DECIDE:

@@ -19,7 +19,6 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
-import psycopg2
 import psycopg2.extensions
 from sqlalchemy import Connection, text
 
@@ -39,10 +38,8 @@ _GENERATION_DIGITS_MAX = 19
 _ID_BYTES_MAX = APPLICATION_NAME_BYTES_MAX - len(_PREFIX) - len(":") - _GENERATION_DIGITS_MAX
 #: Prefix of the replacement for an id that does not fit. Ids that start with it are hashed too, so names are unique.
 _HASHED = "#"
-_HASH_BYTES = 16
 _PRESENCE_PREFIX = "2pc@"
 _SINK_DIGITS = 12
-_RUN_DIGITS = 32
 _SHOWN_ID_MAX = APPLICATION_NAME_BYTES_MAX - len(_PRESENCE_PREFIX) - _SINK_DIGITS - len("::") - _GENERATION_DIGITS_MAX
 
 
@@ -51,7 +48,7 @@ def application_name_prefix(transactional_id: str) -> str:
     fits = transactional_id.isascii() and transactional_id.isprintable() and len(transactional_id) <= _ID_BYTES_MAX
     if fits and not transactional_id.startswith(_HASHED):
         return f"{_PREFIX}{transactional_id}:"
-    digest = hashlib.blake2b(transactional_id.encode(), digest_size=_HASH_BYTES).hexdigest()
+    digest = hashlib.blake2b(transactional_id.encode(), digest_size=16).hexdigest()
     return f"{_PREFIX}{_HASHED}{digest}:"
 
 
@@ -75,7 +72,7 @@ def presence_name(table: str, transactional_id: str, generation: int) -> str:
 
 def run_presence_name(table: str, run_id: str) -> str:
     """The name of the one session that represents a run with claims of many rows."""
-    run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:_RUN_DIGITS]
+    run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:32]
     return f"{_PRESENCE_PREFIX}run:{run}"
 
 
@@ -175,13 +172,8 @@ def end_older_sessions(
     connection: Connection, tables: StateTables, transactional_id: str, below_generation: int, *, wait_ms: int
 ) -> list[Session]:
     """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each."""
-    asked = {
-        "prefix": application_name_prefix(transactional_id),
-        "table": quoted(tables.state),
-        "history": quoted(tables.history),
-        "generation": below_generation,
-        "wait_ms": wait_ms,
-    }
+    prefix, state, history = application_name_prefix(transactional_id), quoted(tables.state), quoted(tables.history)
+    asked = {"prefix": prefix, "table": state, "history": history, "generation": below_generation, "wait_ms": wait_ms}
     return [Session(pid, role, name, ended) for pid, role, name, ended in connection.execute(_END_OLDER, asked)]
 
 
@@ -235,8 +227,7 @@ SELECT set_config('application_name', %s, false), set_config('idle_session_timeo
 class Presence:
     """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
 
-    Args:
-        shown_while: called every `CHECK_S`; if it returns False the session ends, until the next claim.
+    ``shown_while`` is called every `CHECK_S`; if it returns False the session ends, until the next claim.
     """
 
     def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:

@@ -33,11 +33,7 @@ def log_for_sink(transactional_id: str) -> Iterator[None]:
 
 
 class SinkLog(_Adapter):
-    """Prefixes each message with the transactional id.
-
-    Args:
-        transactional_id: the sink's id; None for the one that the thread is currently working for, if any.
-    """
+    """Prefixes each message with a transactional id; None: that of the sink that the thread is working for, if any."""
 
     def __init__(self, logger: logging.Logger, transactional_id: str | None) -> None:
         super().__init__(logger, {})

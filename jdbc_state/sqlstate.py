@@ -26,7 +26,6 @@ _RETRIABLE_CLASSES = ("08", "53")
 #: The connection ended without an answer: connection_failure, a code that libpq does not provide.
 CONNECTION_FAILURE = "08006"
 
-#: A lock was not available in time.
 LOCK_NOT_AVAILABLE = "55P03"
 #: The server ends the session: admin_shutdown (also of one backend), crash_shutdown, idle_session_timeout.
 _ENDED_SESSIONS = frozenset({"57P01", "57P02", "57P05"})
@@ -205,8 +204,7 @@ _UNREACHABLE: Final = {
 def connection_error(operation: str, error: Exception, url: URL, *, retriable: bool) -> DatabaseUnreachableError:
     """The error for a connection that could not be made. Raise it without its cause, which may contain the password."""
     detail = describe(error)
-    original = error.orig if isinstance(error, DBAPIError) else error
-    if not str(original):
+    if not str(_original(error)):
         detail = f"{detail}; libpq gave no reason{_no_more_files()}"
     if url.password:
         detail = detail.replace(url.password, "***")
@@ -224,7 +222,6 @@ def _no_more_files() -> str:
 
 
 def _kind_of(said: str, url: URL) -> tuple[type[DatabaseUnreachableError], str]:
-    """The class of error for a failure, and its remedy; '' if none is known."""
     for kind, known in ((DatabaseRefusedError, _REFUSED), (DatabaseUnreachableError, _UNREACHABLE)):
         for pattern, remedy in known.items():
             found = re.search(pattern, said, re.IGNORECASE)

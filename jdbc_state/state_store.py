@@ -167,6 +167,9 @@ class StateStore(ABC):
         """Log an action that does not change a row, one of `jdbc_state.actions.ACTIONS`, BEFORE it is carried out.
 
         ``generation`` is the claim that it is done under; None if it needs no claim, and for an id without a sink.
+
+        Raises:
+            SupersededError, CommitsLostError: ``generation`` is not the newest claim; nothing was written.
         """
 
     def read_standing(self, transactional_id: str) -> StateRow | None:

@@ -216,7 +216,6 @@ class SqlStateStore(KeepingStore):
             raise
 
     def _move(self, move: Move) -> StateRow:
-        """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
         statement, parameters = self._moves.statement(move)
         operation = f"{move.operation} of {move.transactional_id!r}"
         with self._changes(operation) as connection:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
-import psycopg2
 import psycopg2.extensions
 
 #: Longest sleep of the watching thread, which ends if it then has nothing to watch.
@@ -45,13 +44,10 @@ class Watchdog:
         try:
             _watch.add(self._descriptor, time.monotonic() + self._limit_s)
         except RuntimeError as error:
-            self._leave()
+            self.__exit__()
             raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         _watch.remove(self._descriptor)
         os.close(self._descriptor)
 

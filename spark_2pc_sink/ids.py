@@ -164,14 +164,10 @@ class TopicPartition:
 
 @dataclass(frozen=True)
 class BatchRange:
-    """Batches of one query by their ids, written as ``41..43``, ``41``, or ``none``.
-
-    Args:
-        first: the first id, 0 or more.
-        last: the last one; below ``first`` if the range is empty.
-    """
+    """Batches of one query by their ids, written as ``41..43``, ``41``, or ``none``."""
 
     first: int
+    #: Below ``first`` if the range is empty.
     last: int
 
     @classmethod

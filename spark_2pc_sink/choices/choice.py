@@ -72,13 +72,8 @@ class Facts:
     def filled(self, text: str) -> str:
         """The text with this incident's values in place of ``{batch}``, ``{kafka}`` and others."""
         kafka, database = self.planned
-        told = text.format(
-            batch="N" if self.batch is None else self.batch,
-            kafka=kafka,
-            database=database,
-            places=self.places,
-            owners=", ".join(self.owners),
-        )
+        batch, owners = "N" if self.batch is None else self.batch, ", ".join(self.owners)
+        told = text.format(batch=batch, kafka=kafka, database=database, places=self.places, owners=owners)
         return told.removeprefix(f"{UNCHANGED}; ")
 
 
@@ -219,5 +214,4 @@ class Entry:
     more: str = ""
 
     def choices_for(self, facts: Facts) -> tuple[Choice, ...]:
-        """The choices that fit an incident, filled in."""
         return tuple(choice.filled(facts) for choice in self.choices if choice.fits(facts))

@@ -34,8 +34,6 @@ FORCE_TERMINATE: Final = "spark-2pc transactions force-terminate"
 CALL_AGAIN: Final = "call the runbook again"
 NEW_NAME: Final = "use a new checkpoint, and a new query_name if the sink has one"
 
-# --- choices that several problems have ------------------------------------------------------------------------------
-
 _RECHECK: Final = Choice(name="again", title="check again in a moment: a running batch ends by itself", act=Act.RECHECK)
 _START: Final = Choice(
     name="start_job",
@@ -114,8 +112,6 @@ def _out_of_reach(side: str, meaning: str, check: str, advice: str) -> Entry:
         walk=(("repair", ""),),
     )
 
-
-# --- the table --------------------------------------------------------------------------------------------------------
 
 SYMPTOMS: Final[dict[Symptom, Entry]] = {
     Symptom.NOTHING_WRONG: Entry(

@@ -179,7 +179,6 @@ def check_security(options: SecurityOptions) -> None:
 
 
 def _check_mechanism(options: SecurityOptions) -> None:
-    """Check that each mechanism has the options it needs, and none that only another would use."""
     mechanism = options.sasl_mechanism
     if mechanism is None:
         rule = "it requires sasl.mechanism and its credentials"

@@ -18,20 +18,11 @@ from spark_2pc_sink.options.settings import shown_name
 class SinkLayout(RecordShape, RowShape):
     """The options of a sink that determine its data on either side; see `Records` and `Rows` for each.
 
-    Expressions are as the user wrote them, and None if the sink chose by the columns of the batch. What `RecordShape`
-    or `RowShape` declares is noted without being named here.
-
-    Attributes:
-        table: None if the rows go to no table.
-        columns, mode, upsert_keys, upsert_order_by, upsert_superseded, upsert_late_rows: by the sink's names.
-        records: False if no records are made from the rows.
-        rows: rows of an output, see `Rows`; None for the rows of the batch.
-        where: filter of an output, see `Rows`; None for all rows.
-        lanes: for a sink with several outputs, one layout for each lane; empty for one topic and one table.
-        dead_letter_topic: None if dead letters go to no topic.
-        dead_letter_table: as quoted SQL; None if dead letters go to no topic, and they are not compared.
+    Expressions are as the user wrote them, and None if the sink chose by the columns of the batch. Names are those of
+    the sink. What `RecordShape` or `RowShape` declares is noted without being named here.
     """
 
+    #: None if the rows go to no table.
     table: str | None = None
     columns: Mapping[str, str] | None = None
     mode: Literal["append", "upsert", "insert_ignore"] = "append"
@@ -40,11 +31,15 @@ class SinkLayout(RecordShape, RowShape):
     upsert_superseded: str = "send_first"
     upsert_late_rows: str = "replace"
     update_columns: tuple[str, ...] | None = None
+    #: False if no records are made from the rows.
     records: bool = True
+    #: Rows of an output, and their filter; None for the rows of the batch, and for all rows.
     rows: str | None = None
     where: str | None = None
+    #: For a sink with several outputs, one layout for each lane; empty for one topic and one table.
     lanes: tuple[SinkLayout, ...] = ()
     dead_letter_topic: str | None = None
+    #: As quoted SQL; None if dead letters go to no topic, and they are not compared.
     dead_letter_table: str | None = None
 
     @classmethod

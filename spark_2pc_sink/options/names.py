@@ -12,8 +12,6 @@ IDENTIFIER_BYTES_MAX = 63
 _IDENTIFIER = r'"(?:[^"\x00]|"")+"|[^\W\d][\w$]*'
 _DOTTED = re.compile(rf"(?:{_IDENTIFIER})(?:\.(?:{_IDENTIFIER}))*")
 _UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
-#: 'table' or 'schema.table'; a third part would be a database, which a connection cannot leave.
-_PARTS = (1, 2)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -34,7 +32,8 @@ class TableName:
         A bare identifier is folded to lower case; one in double quotes is kept, a double quote in it is doubled.
         """
         parts = _split(text)
-        if len(parts) not in _PARTS:
+        # A third part would be a database, which a connection cannot leave.
+        if len(parts) not in (1, 2):
             rule = "it must be 'table' or 'schema.table'; each part starts with a letter or _, followed by letters, "
             remedy = "quote a part with other characters: 'public.\"order-items\"'"
             raise refused(option, text, f"{rule}digits, _ and $, or is in double quotes", remedy)

@@ -148,7 +148,6 @@ class _Sourced:
 
     @property
     def source(self) -> RowSource:
-        """The rows that it gets."""
         return RowSource(self.rows, self.where)
 
 
@@ -318,7 +317,6 @@ def _check_schema(records: Records) -> None:
 
 
 def _check_mode(rows: Rows) -> None:
-    """Refuse options that the mode lacks, or would ignore."""
     if rows.mode != "append" and not rows.keys:
         raise refused("mode", rows.mode, "it requires upsert_keys", "pass upsert_keys=['order_id']")
     ignored = {"append": ("keys", "order_by"), "upsert": (), "insert_ignore": ()}[rows.mode]
@@ -386,17 +384,14 @@ def _needs_order(name: str, given: str) -> ConfigurationError:
 
 @dataclass(frozen=True)
 class Lane:
-    """The rows of one source, for a topic, for a table, or for both.
+    """The rows of one source, for a topic, for a table, or for both."""
 
-    Attributes:
-        index: its position among the lanes of the sink, from 0.
-        alone: True if topic and table are the keywords of the sink itself.
-    """
-
+    #: Its position among the lanes of the sink, from 0.
     index: int
     records: Records | None
     rows: Rows | None
     source: RowSource
+    #: True if topic and table are the keywords of the sink itself.
     alone: bool = False
 
     def __post_init__(self) -> None:

@@ -31,28 +31,24 @@ _SCHEMES: Final = ("http://", "https://", "mock://")
 
 @dataclass(frozen=True)
 class SchemaRegistryOptions:
-    """Connection to a schema registry, and the permitted operations. Shows no secret.
+    """Connection to a schema registry, and the permitted operations. Shows no secret."""
 
-    Attributes:
-        client: properties of ``SchemaRegistryClient``.
-        register: register schemas that the registry lacks (``auto.register.schemas``).
-        latest: write with the newest schema of the subject (``use.latest.version``).
-        normalize: normalise schemas in the registry before they are compared (``normalize.schemas``).
-    """
-
+    #: Properties of ``SchemaRegistryClient``.
     client: Mapping[str, str | int] = field(repr=False)
+    #: Register schemas that the registry lacks (``auto.register.schemas``).
     register: bool = True
+    #: Write with the newest schema of the subject (``use.latest.version``).
     latest: bool = False
+    #: Normalise schemas in the registry before they are compared (``normalize.schemas``).
     normalize: bool = False
 
     @classmethod
     def parse(cls, given: object) -> SchemaRegistryOptions | None:
-        """Check the properties; None for None."""
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
             remedy = "pass schema_registry={'url': 'http://…:8081'}"
-            raise _refused("", "it must be a mapping of properties", remedy, given)
+            raise refused("schema_registry", shown("", given), "it must be a mapping of properties", remedy)
         known = _TEXTS | _NUMBERS | set(_SERIALIZERS)
         for name in given:
             if name not in known:
@@ -110,5 +106,4 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _refused(name: str, rule: str, remedy: str, value: object) -> ConfigurationError:
-    option = f"schema_registry[{name!r}]" if name else "schema_registry"
-    return refused(option, shown(name, value), rule, remedy)
+    return refused(f"schema_registry[{name!r}]", shown(name, value), rule, remedy)

@@ -28,7 +28,6 @@ R = TypeVar("R")
 #: The largest 32-bit integer: the type of most of Kafka's and PostgreSQL's integer settings.
 INT32_MAX: Final = 2**31 - 1
 _KEY: Final = "spark_2pc_sink.setting"
-_HELP_WIDTH: Final = 100
 
 
 class Theme(Enum):
@@ -58,37 +57,32 @@ class Theme(Enum):
 
 @dataclass(frozen=True)
 class Setting:
-    """Metadata of one option in addition to its type.
+    """Metadata of one option in addition to its type."""
 
-    Args:
-        why: what it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of the
-            option ``keys``.
-        unit: 'ms', 's', 'bytes', or '' for a count or a text.
-        bounds: the smallest and the largest valid number.
-        properties: for Kafka options, the names under which users know it, the preferred one first.
-        dotted: users know it by the field's name with dots, like the properties of a Kafka broker.
-        given: the type that a user passes, if the field has another one.
-        parse: makes the field's value from the user's, which is not None, and its name. None: it is the same.
-        sink: for an option of an output, its name as a keyword of a sink with one topic and one table; '' for the same,
-            None for none.
-        operational: whether it affects only how a sink works, so that two sinks that differ in it write the same.
-        store: whether the state store takes it, by the same name.
-        secret: never shown in a repr or a message.
-        since: first version of the package that has it.
-    """
-
+    #: What it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of ``keys``.
     why: str
     group: Theme = Theme.OWN
+    #: 'ms', 's', 'bytes', or '' for a count or a text.
     unit: str = ""
+    #: The smallest and the largest valid number.
     bounds: tuple[int, int] | None = None
+    #: For Kafka options, the names under which users know it, the preferred one first.
     properties: tuple[str, ...] = ()
+    #: Users know it by the field's name with dots, like the properties of a Kafka broker.
     dotted: bool = False
+    #: The type that a user passes, if the field has another one.
     given: str = ""
+    #: Makes the field's value from the user's, which is not None, and its name. None: it is the same.
     parse: Callable[[Any, str], Any] | None = None
+    #: For an option of an output, its name as a keyword of a sink with one of each; '' for the same, None for none.
     sink: str | None = ""
+    #: Whether it affects only how a sink works, so that two sinks that differ in it write the same.
     operational: bool = False
+    #: Whether the state store takes it, by the same name.
     store: bool = False
+    #: Never shown in a repr or a message.
     secret: bool = False
+    #: First version of the package that has it.
     since: str = "1.0.0"
 
 
@@ -166,9 +160,7 @@ def options_text(options: Iterable[Field[Any]]) -> str:
             lines.append(f"**{group.value}**")
         default = "required" if item.default is MISSING else f"default ``{item.default!r}``"
         text = f"- ``{item.name}``, {default}: {about.why}."
-        lines.append(
-            textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        )
+        lines.append(textwrap.fill(text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
     return "\n\n".join(lines)
 
 

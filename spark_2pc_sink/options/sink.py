@@ -31,29 +31,20 @@ from spark_2pc_sink.options.sql_text import RowSource, transaction_command
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Suffix of the state table's name for the dead-letter table.
-DEAD_LETTERS_SUFFIX: Final = "_dead_letters"
 _PORT_MAX: Final = 65_535
-
-
 #: Maximum for one batch, whatever the option. The driver holds their list, and compares it with each row of the next
 #: attempt; and finding that many in the database takes minutes.
 BAD_ROWS_MAX: Final = 10_000
-#: Default: what a person can inspect. A change that makes every row bad exceeds it.
-BAD_ROWS_DEFAULT: Final = 100
 _PERCENT: Final = 100
 
 
 @dataclass(frozen=True, repr=False)
 class BadRowLimit:
-    """How many of a batch may go to the dead letters before it fails. Its repr is the user's notation.
+    """How many of a batch may go to the dead letters before it fails. Its repr is the user's notation."""
 
-    Attributes:
-        rows: the number; `BAD_ROWS_MAX` for a share.
-        share: the part of the batch's rows, from 0 to 1; None for a number.
-    """
-
-    rows: int = BAD_ROWS_DEFAULT
+    #: `BAD_ROWS_MAX` for a share.
+    rows: int = 100
+    #: The part of the batch's rows, from 0 to 1; None for a number.
     share: Decimal | None = None
 
     @classmethod
@@ -108,11 +99,7 @@ _bad_rows: Final = partial(setting, group=Theme.BAD_ROWS)
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(CommonOptions):
-    """Everything that ``DualWriteSink(...)`` takes in addition to :class:`CommonOptions`, `Records` and `Rows`.
-
-    Attributes:
-        lanes: the topics and tables, grouped if they get the same rows; made from the options of outputs.
-    """
+    """Everything that ``DualWriteSink(...)`` takes in addition to :class:`CommonOptions`, `Records` and `Rows`."""
 
     schema_registry: SchemaRegistryOptions | None = setting(
         None,
@@ -210,6 +197,7 @@ class SinkOptions(CommonOptions):
         at_least=0,
         operational=True,
     )
+    #: The topics and tables, grouped if they get the same rows; made from the options of outputs.
     lanes: tuple[Lane, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -284,7 +272,7 @@ class SinkOptions(CommonOptions):
     @property
     def dead_letter_name(self) -> TableName:
         if self.dead_letter_table is None:
-            return TableName(self.state_table + DEAD_LETTERS_SUFFIX, self.state_schema)
+            return TableName(f"{self.state_table}_dead_letters", self.state_schema)
         name = TableName.parse(self.dead_letter_table, option="dead_letter_table")
         return TableName(name.name, name.schema or self.state_schema)
 

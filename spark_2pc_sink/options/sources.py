@@ -52,18 +52,15 @@ _EXAMPLE: Final = 'write [[writes]] and below it kind = "records", topic = "orde
 
 @dataclass
 class SourcedOptions:
-    """Options read from files and variables so far.
+    """Options read from files and variables so far."""
 
-    Attributes:
-        options: by keyword, without Kafka's properties. Values may be secret.
-        kafka: Kafka's properties by name.
-        sources: the file or variable of each option and property.
-        shown: the original text in the file, with ``${NAME}``, which messages show in place of the value.
-    """
-
+    #: By keyword, without Kafka's properties. Values may be secret.
     options: dict[str, Any] = field(default_factory=dict, repr=False)
+    #: Kafka's properties by name.
     kafka: dict[str, Any] = field(default_factory=dict, repr=False)
+    #: The file or variable of each option and property.
     sources: dict[str, str] = field(default_factory=dict)
+    #: The original text in the file, with ``${NAME}``, which messages show in place of the value.
     shown: dict[str, str] = field(default_factory=dict)
 
     @property

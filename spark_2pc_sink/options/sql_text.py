@@ -37,14 +37,11 @@ class Explosion:
 
 @dataclass(frozen=True)
 class RowSource:
-    """The rows that an output gets. Outputs of one source share the work of their rows.
+    """The rows that an output gets. Outputs of one source share the work of their rows."""
 
-    Attributes:
-        rows: 'explode(expression) AS name'; None for the rows of the batch.
-        where: SQL condition on these rows; only rows for which it is true are kept. None for all.
-    """
-
+    #: 'explode(expression) AS name'; None for the rows of the batch.
     rows: str | None = None
+    #: SQL condition on these rows; only rows for which it is true are kept. None for all.
     where: str | None = None
 
     @property

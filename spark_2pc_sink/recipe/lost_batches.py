@@ -82,7 +82,6 @@ class LostBatches:
         return replace(halt, reason=". ".join((halt.reason, *self._said())), facts=facts)
 
     def check(self, named: BatchRange) -> None:
-        """Refuse a range that is not the range of lost batches."""
         rule = self._broken_rule(named)
         if rule is None:
             return

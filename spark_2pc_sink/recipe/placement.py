@@ -118,7 +118,6 @@ def missing_batches(*, status: RowStatus, row_batch_id: int | None, batch_id: in
 
 
 def place_beyond(missing: range, record: RunRecord, halt: Halt) -> Placement | Halt:
-    """Decide what to do with a batch that follows missing ones."""
     batch_id = missing.stop
     doubtful = [batch for batch in missing if batch not in record.empty]
     if not doubtful:

@@ -37,9 +37,6 @@ from spark_2pc_sink.ids import (
     TransactionState,
 )
 
-COMMIT = "commit"
-ABORT = "abort"
-
 
 @dataclass(frozen=True)
 class OpenTransactionEnd:
@@ -54,7 +51,7 @@ class OpenTransactionEnd:
     batch_id: int | None
 
     def __str__(self) -> str:
-        return ABORT if self.batch_id is None else COMMIT
+        return "abort" if self.batch_id is None else "commit"
 
 
 def apply_operator_choice(

@@ -23,7 +23,7 @@ from spark_2pc_sink.service.service import Commitment, ServiceBase
 from spark_2pc_sink.service.transaction import ASYNC_DRIVERS, Enlisted, ServiceTransaction, enlist
 
 #: Types that a block's rows may be written with.
-AsyncWritable: TypeAlias = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
+AsyncWritable: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 _log = sink_log(__name__)
 _T = TypeVar("_T")

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import psycopg2
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, scoped_session
 
+from jdbc_state.connections import driver_connection
 from jdbc_state.sink_log import sink_log
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.service.service import Commitment, ServiceBase
 from spark_2pc_sink.service.transaction import SYNC_DRIVERS, Enlisted, ServiceTransaction, enlist
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, scoped_session
-
 #: Types that a block's rows may be written with.
-Writable: TypeAlias = "Session | scoped_session[Any] | Connection"
+Writable: TypeAlias = Session | scoped_session[Any] | Connection
 
 _log = sink_log(__name__)
 
@@ -148,7 +147,7 @@ class DualWrite(ServiceBase):
         return False
 
     def _send_commit(self, session: Writable, enlisted: Enlisted) -> None:
-        with Watchdog(enlisted.driver, self._service.options.commit_timeout_ms):
+        with Watchdog(driver_connection(enlisted.connection), self._service.options.commit_timeout_ms):
             session.commit()
         enlisted.check_committed()
 

@@ -27,9 +27,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError, HaltError, InDoubtError, LocalProtocolError, SupersededError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, BatchListSender, SendBatches, join_batches
-from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater, TransactionClient
+from spark_2pc_sink.kafka.transaction_client import EndTxnLater, TransactionClient
 from spark_2pc_sink.options import ServiceOptions
 from spark_2pc_sink.recovery.diagnosis import KafkaSide
 from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt, resend
@@ -92,7 +91,7 @@ class IdWriter:
         self._send = send
         self._clock = clock
         self._row: StateRow | None = None
-        self._initialized: InitializedProducer | None = None
+        self._two_phase_commit = False
         self._producer: ProducerIdAndEpoch | None = None
         # Producer id and epoch that Kafka returned for a commit that the row does not show yet; None if there is none.
         self._unnoted: str | None = None
@@ -126,8 +125,8 @@ class IdWriter:
             if recovered.row.status == OWED:
                 recovered = resend(recovered, kafka=self._kafka, store=self._store, send=self._send)
                 self._log.warning("recovered: %s", recovered.report.actions[-1])
-        self._row, self._initialized = recovered.row, recovered.initialized
-        self._producer, self._unnoted = recovered.initialized.producer, None
+        self._row, self._unnoted = recovered.row, None
+        self._producer, self._two_phase_commit = recovered.initialized.producer, recovered.initialized.two_phase_commit
         self.unsettled = False
 
     def settle(self, prepared: ProducerIdAndEpoch) -> bool:
@@ -182,8 +181,8 @@ class IdWriter:
         )
         # The note's outcome is that of the decision, which is unknown once COMMIT was sent.
         unnoted, self._unnoted = self._unnoted, None
-        never_times_out = self._initialized is not None and self._initialized.two_phase_commit
-        kept = None if never_times_out else KeptRecords(batch_id, *join_batches(sent.records.batches))
+        # With two-phase commit the transaction does not time out.
+        kept = None if self._two_phase_commit else KeptRecords(batch_id, *join_batches(sent.records.batches))
         try:
             with commits_lost_halt():
                 self._store.decide_within(
@@ -201,13 +200,7 @@ class IdWriter:
 
     def complete(self, sent: SentRecords) -> None:
         """Commit the decided transaction in Kafka; after InDoubtError the id's next recovery continues from there."""
-        try:
-            with log_for_sink(self.transactional_id):
-                answer = self._kafka.end(sent.producer, commit=True)
-        except DualWriteError as error:
-            self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", sent.producer, error)
-            answer = None
-        if not self._has_followed(sent.producer, answer):
+        if not self._has_followed(sent.producer, lambda: self._kafka.end(sent.producer, commit=True)):
             self.settle(sent.producer)
 
     def begin_completion(self, sent: SentRecords) -> bool:
@@ -230,14 +223,7 @@ class IdWriter:
             return
         (producer, ending), self._ending = self._ending, None
         self.unsettled = True
-        with log_for_sink(self.transactional_id):
-            try:
-                answer = ending()
-            except DualWriteError as error:
-                self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, error)
-                return
-        if not self._has_followed(producer, answer) and answer is None:
-            self._log.warning("EndTxn(commit) of %s got no answer; checking both sides", producer)
+        self._has_followed(producer, ending)
 
     def note(self) -> None:
         """Note in the row that Kafka has committed; does nothing if the row shows it already, or Kafka has not."""
@@ -252,9 +238,16 @@ class IdWriter:
             self.unsettled = True
             raise
 
-    def _has_followed(self, producer: ProducerIdAndEpoch, answer: EndTxnAnswer | None) -> bool:
-        """Continue after a commit in Kafka, if its answer is success."""
+    def _has_followed(self, producer: ProducerIdAndEpoch, read_answer: EndTxnLater) -> bool:
+        """Read the answer to EndTxn(commit); after success the writer can continue, and anything else is logged."""
+        try:
+            with log_for_sink(self.transactional_id):
+                answer = read_answer()
+        except DualWriteError as error:
+            self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, error)
+            return False
         if answer is None:
+            self._log.warning("EndTxn(commit) of %s got no answer; checking both sides", producer)
             return False
         if answer.code != Code.NONE:
             self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, answer)
@@ -276,8 +269,8 @@ class IdWriter:
         self._kafka.refresh_features()
         if producer is None or producer.exhausted:
             self.note()
-            self._initialized = self._kafka.usable_producer()
-            producer = self._initialized.producer
+            initialized = self._kafka.usable_producer()
+            producer, self._two_phase_commit = initialized.producer, initialized.two_phase_commit
             # Only after it: a later claim ends with an InitProducerId that fences this producer.
             with commits_lost_halt():
                 self._store.check_generation(self.transactional_id, self._claimed().generation)

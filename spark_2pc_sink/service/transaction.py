@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
 
-from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import partition_for_key
@@ -78,7 +77,6 @@ class ServiceTransaction:
         self._records.append(OutgoingRecord.of(topic, key, value, headers=headers, partition=partition))
 
     def check_runner(self, operation: str) -> None:
-        """Refuse a call by another thread or task."""
         if current_runner() != self.runner:
             rule = "only the thread or task that opened the block may use it; give each its own session and block"
             raise LocalProtocolError(operation=operation, state="called from another thread or task", rule=rule)
@@ -107,9 +105,7 @@ class OpenBlocks:
                 del self._open[transaction.runner]
 
 
-#: Types of a record's key and value.
 Content: TypeAlias = bytes | str | None
-#: A header's name and value.
 Header: TypeAlias = tuple[str, Content]
 
 _HEADERS: Final = "must be a list of (name, value) pairs"
@@ -129,7 +125,6 @@ class OutgoingRecord:
     def of(
         cls, topic: str, key: Content, value: Content, *, headers: Sequence[Header] = (), partition: int | None = None
     ) -> OutgoingRecord:
-        """A record from a caller's arguments, which are checked."""
         check_topic(topic)
         if topic is None:
             raise refused("topic", topic, "must be the name of a topic", "pass it as the first argument")
@@ -137,7 +132,7 @@ class OutgoingRecord:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise refused("partition", number, "must be None or a number from 0", "leave it out to let the key choose")
         encoded = _bytes("key", key)
-        listed = [(_name(name), _bytes("headers", content)) for name, content in map(_pair, _listed(headers))]
+        listed = list(_encoded_headers(headers))
         return cls(topic, encoded, partition, record_content(encoded, _bytes("value", value), listed))
 
 
@@ -196,23 +191,17 @@ def _bytes(what: str, given: object) -> bytes | None:
     raise refused(what, type(given).__name__, "must be bytes, text (sent as UTF-8) or None", "encode it first")
 
 
-def _listed(given: object) -> list[object]:
-    """Refuse a mapping: its names would be unpacked, and a name of two letters would become a name and a value."""
-    if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
-        return list(given)
-    raise refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
-
-
-def _pair(given: object) -> tuple[object, object]:
-    if isinstance(given, tuple | list) and len(given) == _PAIR:
-        return given[0], given[1]
-    raise refused("headers", given, _HEADERS, 'pass [("name", "value")]')
-
-
-def _name(given: object) -> str:
-    if not isinstance(given, str):
-        raise refused("headers", type(given).__name__, "the name of a header must be text", "convert it")
-    return given
+def _encoded_headers(given: object) -> Iterator[tuple[str, bytes | None]]:
+    # A mapping's names would be unpacked, and a name of two letters would become a name and a value.
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
+    for pair in given:
+        if not isinstance(pair, tuple | list) or len(pair) != _PAIR:
+            raise refused("headers", pair, _HEADERS, 'pass [("name", "value")]')
+        name, content = pair
+        if not isinstance(name, str):
+            raise refused("headers", type(name).__name__, "the name of a header must be text", "convert it")
+        yield name, _bytes("headers", content)
 
 
 #: Drivers whose COMMIT can be cut off through their socket.
@@ -244,10 +233,6 @@ class Enlisted:
         self._info = connection.info
         self._info[_KEY] = self
 
-    @property
-    def driver(self) -> Any:
-        return driver_connection(self.connection)
-
     def check(self) -> None:
         """Refuse to decide in a transaction other than the one that the block has joined."""
         if self._rolled_back or self.connection.closed or self.connection.get_transaction() is not self._root:
@@ -255,7 +240,6 @@ class Enlisted:
             raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=rule)
 
     def check_committed(self) -> None:
-        """Refuse a session whose commit has not committed the transaction."""
         if not self.committed:
             rule = "the session must begin its transaction itself, and not join an outer one"
             raise LocalProtocolError(operation="commit", state="the session did not send COMMIT", rule=rule)
@@ -296,7 +280,6 @@ class Enlisted:
 
 
 def _watch(engine: Engine) -> None:
-    """Listen to every COMMIT, ROLLBACK and error of an engine, from now on."""
     with _watching:
         if engine not in _watched:
             event.listen(engine, "commit", lambda connection: _tell(connection, Enlisted.on_commit))

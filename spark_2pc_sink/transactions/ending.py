@@ -56,9 +56,6 @@ from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.report import NamedConnection
 from spark_2pc_sink.wire.messages import KafkaPart, describe_error, initialized_pair
 
-#: The only states in which partitions of a transaction are open: from Produce to the last end marker.
-_STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}
-
 
 def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -> dict[OpenTransaction, int]:
     found = {
@@ -82,7 +79,8 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
     if details is None or details.producer_id != found.producer_id:
         return f"no coordinator knows producer id {found.producer_id}"
     owner = f"transactional id {details.transactional_id!r}"
-    if details.state not in _STATES_WITH_OPEN_PARTITIONS:
+    # In no other state are partitions of a transaction open.
+    if details.state not in ENDING_STATES | {TransactionState.ONGOING}:
         return f"{owner} is in state {details.state}, so its coordinator has ended every transaction that it knows"
     if found.where not in details.partitions:
         return f"{owner} is in state {details.state}, and its transaction does not include {found.where}"
@@ -110,8 +108,6 @@ def owners_of(
 MARKERS_SENT_MAX: Final = 3
 #: The timeout that force-terminate stores for an id without one: Java's default of transaction.timeout.ms.
 DEFAULT_TIMEOUT_MS: Final = 60_000
-#: A marker's coordinator epoch if the leader has seen none yet. Not above any coordinator's.
-_FIRST_COORDINATOR_EPOCH: Final = 0
 
 
 @dataclass(frozen=True)
@@ -148,8 +144,8 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
         code = queries.write_abort_marker(
             target.partition,
             ProducerIdAndEpoch(found.producer_id, found.producer_epoch),
-            # Kafka's rule: not below the leader's known one, else it answers TRANSACTION_COORDINATOR_FENCED.
-            coordinator_epoch=max(wanted_epoch, _FIRST_COORDINATOR_EPOCH),
+            # Below the leader's known one it answers TRANSACTION_COORDINATOR_FENCED; 0 if it has seen none yet.
+            coordinator_epoch=max(wanted_epoch, 0),
         )
         if code == Code.NONE:
             return AbortedOpenTransaction(**vars(found), marker_written=True, reason=reason)
@@ -181,12 +177,11 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
     try:
         reply = queries.init_producer_id(transactional_id, timeout_ms=timeout_ms)
     except KafkaTimeoutError as error:
-        raise OutcomeUnknownError(
-            operation=f"force-terminate of {transactional_id!r} (its state was {before.state}; if a partition's leader "
-            "refuses the end marker, the state stays until the coordinator's broker restarts)",
-            deadline_ms=error.deadline_ms,
-            last_error=error.last_error,
-        ) from error
+        operation = (
+            f"force-terminate of {transactional_id!r} (its state was {before.state}; if a partition's leader refuses "
+            "the end marker, the state stays until the coordinator's broker restarts)"
+        )
+        raise OutcomeUnknownError.of(error, operation) from error
     producer = initialized_pair(reply)
     if reply.error_code != Code.NONE or producer is None:
         raise kafka_error("InitProducerId", reply.error_code, f"transactional id {transactional_id!r}")
@@ -204,8 +199,10 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
 def _check_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
     """The hanging transaction and the reason, identical in two checks; None if it is not open (any more)."""
     first = _find(queries, target)
-    second = None if first is None else _find(queries, target)
-    if first is not None and second is not None and first[0].identity != second[0].identity:
+    if first is None:
+        return None
+    second = _find(queries, target)
+    if second is not None and first[0].identity != second[0].identity:
         raise AbortRefusedError(
             partition=str(target.partition),
             start_offset=first[0].start_offset,

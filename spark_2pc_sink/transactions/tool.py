@@ -158,9 +158,8 @@ class TransactionTool:
             searched = (where,)
         now_ms = self._queries.now_ms()
         seen = ending.open_transactions(self._queries.producers(searched, broker_id=broker_id))
-        owners = ending.owners_of(
-            self._queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms]
-        )
+        old = [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms]
+        owners = ending.owners_of(self._queries, old)
         suspected = {
             found: reason for found, owner in owners.items() if (reason := ending.why_hanging(found, owner)) is not None
         }

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.cli import options, output
@@ -31,9 +32,6 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.extras import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: The module of each command. Only the requested one is loaded: the coordinator starts in a fraction of a second, and
 #: needs neither SQLAlchemy nor Arrow.

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.cli.options import add_options, add_sides, add_sink, add_timeout, given_sides, reason_for
@@ -16,10 +16,7 @@ from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, StatusOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.report import IN_DOUBT, StatusReport
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.recovery.report import Condition, RecoveryReport
+from spark_2pc_sink.recovery.report import IN_DOUBT, Condition, RecoveryReport, StatusReport
 
 #: Maximum of listed sinks; beyond it, fine sinks are only counted.
 ROWS_MAX: Final = 20

@@ -6,12 +6,13 @@ history that each decision writes, the rest from the table of actions (`jdbc_sta
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from jdbc_state import Actor, SqlStateStore
+from jdbc_state import Actor, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.actions import ActionLine
 from jdbc_state.history import ADOPTED, CLAIMED, EMPTY, NOTED, PASSED
 from jdbc_state.sink_log import log_for_sink
@@ -27,11 +28,6 @@ from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery, kept_for, resend
 from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, sink_flags
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from jdbc_state import HistoryLine, StateRow
 
 #: How long a live driver may be missing from the database: it checks its session every second, and reopens it if it
 #: broke (the database was restarted, a connection was cut).

@@ -6,17 +6,28 @@ The rules are pure (`spark_2pc_sink.recipe`). This module collects their input, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from jdbc_state import DECIDED, DONE, NONE, OWED
+from jdbc_state import DECIDED, DONE, NONE, OWED, StateRow, StateStore
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.choices import Facts, HaltCause, remedies
+from spark_2pc_sink.choices import Facts, HaltCause, HaltError, remedies
 from spark_2pc_sink.choices.choice import Fact
 from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError, StateStoreError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.ids import (
+    TIMEOUT_NEVER_MS,
+    BatchRange,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+)
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer, TransactionDescription
 from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
+from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records, was_remade
 from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
@@ -33,18 +44,16 @@ from spark_2pc_sink.recipe.resolve import (
     may_hide_commits,
     resolve,
 )
-from spark_2pc_sink.recovery.report import Action, RecoveryReport, duration, owed_reason, shown, sink_flags, view_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.errors import HaltError
-    from spark_2pc_sink.ids import BatchRange
-    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer, TransactionDescription
-    from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
-    from spark_2pc_sink.options import CommonOptions
-    from spark_2pc_sink.recovery.report import ActionKind
+from spark_2pc_sink.recovery.report import (
+    Action,
+    ActionKind,
+    RecoveryReport,
+    duration,
+    owed_reason,
+    shown,
+    sink_flags,
+    view_of,
+)
 
 
 class KafkaSide(Protocol):

@@ -9,36 +9,29 @@ A service's records that Kafka lacks are sent again, from their copies in the da
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from jdbc_state import DONE, OWED, Decision
+from jdbc_state import DONE, OWED, Decision, KeptRecords, StateRow, StateStore
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.sink_log import log_for_sink, sink_log
+from jdbc_state.state_store import KeepingStore
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import FENCED, Code
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, KafkaError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
+from spark_2pc_sink.recipe.resolve import Halt, KafkaView, OpenTransactionEnd, Resolution, RowStatus, Verdict, is_next
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, KafkaSide, LostCommits, began_at, check_kept, history_line
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, sink_flags, view_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from jdbc_state import KeptRecords, StateRow, StateStore
-    from jdbc_state.state_store import KeepingStore
-    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
-    from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-    from spark_2pc_sink.recovery.diagnosis import KafkaSide, LostCommits
-    from spark_2pc_sink.wire.record_batch import PlacedBatch
-
+from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 #: Answers of a broker that does not keep prepared transactions (every released Kafka), or not for this principal:
 #: INVALID_REQUEST if keeping requires two-phase commit (apache/kafka#22704).

@@ -6,15 +6,17 @@ Printed commands are complete with the sink's name and its connections, and with
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from jdbc_state import DECIDED, OWED
+from jdbc_state import DECIDED, OWED, StateRow
 from jdbc_state.preparing import as_identifier
-from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, Problem, Symptom, remedies
+from jdbc_state.sessions import Liveness
+from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, HaltCause, Problem, Symptom, remedies
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
@@ -24,16 +26,7 @@ from spark_2pc_sink.options.database import without_secrets
 from spark_2pc_sink.options.names import parse_identifier
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted, first_of
-from spark_2pc_sink.recipe.resolve import RowStatus, RowView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from jdbc_state import StateRow
-    from jdbc_state.sessions import Liveness
-    from spark_2pc_sink.errors import HaltCause
-    from spark_2pc_sink.recipe.resolve import KafkaView
-
+from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus, RowView
 
 #: Partitions that a line names; a batch may have hundreds.
 _PLACES_MAX: Final = 6

@@ -7,15 +7,18 @@ answer) is abandoned at the time-out, and the other side's answer is still shown
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError as WaitedTooLongError
 from contextlib import closing
 from contextvars import copy_context
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import SqlStateStore, StateRow, StoreSettings
+from jdbc_state.sessions import Liveness
 from jdbc_state.sink_log import sink_log
+from jdbc_state.survey import Survey
 from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import (
@@ -30,18 +33,11 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
+from spark_2pc_sink.options import CommonOptions, KafkaOptions
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
 from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, UnreadableSink, owed_reason, problem_of, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jdbc_state import StateRow
-    from jdbc_state.sessions import Liveness
-    from jdbc_state.survey import Survey
-    from spark_2pc_sink.options import CommonOptions, KafkaOptions
 
 #: Percentage of the time-out for the database; the rest is for asking Kafka about ids that only it knows.
 _DATABASE_PERCENT: Final = 60

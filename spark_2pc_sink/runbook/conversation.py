@@ -6,12 +6,12 @@ always safe are carried out, and the rest is left to a person. Taking over from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import PLACEHOLDERS, PLACES, TABLE, Act, Choice, HaltCause, HaltError, Problem, Symptom
@@ -19,12 +19,8 @@ from spark_2pc_sink.errors import ConfigurationError, DualWriteError, TakeOverRe
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from spark_2pc_sink.runbook.sides import BothSides, Picture
-    from spark_2pc_sink.verification.report import Verdict
+from spark_2pc_sink.runbook.sides import BothSides, Picture
+from spark_2pc_sink.verification.report import Verdict
 
 #: How often one question is asked before giving up.
 ANSWERS_MAX: Final = 5

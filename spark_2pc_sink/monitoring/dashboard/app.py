@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from http import HTTPStatus
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from flask import Flask, abort, render_template, request
 from flask.typing import ResponseReturnValue
@@ -24,9 +24,7 @@ from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.sink_views import TONES, badge, bar_chart
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.report import RecoveryReport
 
 #: Lines of the history and of the actions on a sink's page.
 LINES_SHOWN: Final = 40

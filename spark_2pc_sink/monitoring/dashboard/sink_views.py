@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-if TYPE_CHECKING:
-    from jdbc_state import HistoryLine
-    from spark_2pc_sink.recovery.report import Condition, RecoveryReport
+from jdbc_state import HistoryLine
+from spark_2pc_sink.recovery.report import Condition, RecoveryReport
 
 WIDTH: Final = 460
 HEIGHT: Final = 170

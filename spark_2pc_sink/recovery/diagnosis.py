@@ -45,6 +45,7 @@ from spark_2pc_sink.recipe.resolve import (
     resolve,
 )
 from spark_2pc_sink.recovery.report import (
+    IN_DOUBT,
     Action,
     ActionKind,
     RecoveryReport,
@@ -229,8 +230,7 @@ def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resol
         return resolution
     written = _written_by(row)
     logs = kafka.view_logs(written.offsets, starts=not committed)
-    lost = find_lost_records(written, logs, committed=committed)
-    return lost or resolution
+    return find_lost_records(written, logs, committed=committed) or resolution
 
 
 def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
@@ -254,8 +254,6 @@ def _written_by(row: StateRow) -> WrittenRecords:
 PARTITION_MS_MIN: Final = 1_000
 #: How many undetermined partitions a message names: a row may have hundreds.
 SHOWN_PARTITIONS_MAX: Final = 20
-
-
 _BY_MARKER: Final = {
     Marker.COMMIT: (Verdict.MARK_DONE, "is COMMIT"),
     Marker.ABORT: (Verdict.MARK_OWED, "is ABORT"),
@@ -289,49 +287,41 @@ def ask_the_log(kafka: KafkaSide, row: StateRow, deadline: Deadline) -> Resoluti
         where = f"the control marker of {producer} in {partition} after offset {last_offsets[partition]}"
         # Half of the remaining time, all of it for the last one: a long log is read as far as that allows.
         left_ms = int(deadline.remaining_s * 1000) // (1 if number == len(ordered) - 1 else 2)
-        marker = _read_marker(kafka, producer, partition, last_offsets[partition], max(left_ms, PARTITION_MS_MIN))
-        if isinstance(marker, str):
-            findings.append(marker)
+        try:
+            marker = kafka.find_marker(
+                partition,
+                from_offset=last_offsets[partition] + 1,
+                producer_id=producer.producer_id,
+                epochs=frozenset({producer.epoch, producer.epoch + 1}),
+                limit_ms=max(left_ms, PARTITION_MS_MIN),
+            )
+        except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
+            # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
+            kafka.describe()
+            findings.append(f"{partition} cannot be read: {error}")
             known = frozenset()
-        elif marker not in _BY_MARKER:
+            continue
+        if marker not in _BY_MARKER:
             findings.append(f"{where} is missing: the log was deleted or compacted")
-        else:
-            verdict, marked = _BY_MARKER[marker]
-            if verdict is not Verdict.WAIT:
-                return Resolution(verdict, f"{where} {marked}", from_log=True)
-            waiting = Resolution(verdict, f"{where} {marked}")
+            continue
+        verdict, marked = _BY_MARKER[marker]
+        if verdict is not Verdict.WAIT:
+            return Resolution(verdict, f"{where} {marked}", from_log=True)
+        waiting = Resolution(verdict, f"{where} {marked}")
     if waiting is not None:
         return waiting
     reason = f"no partition tells how {producer} ended: {'; '.join(first_of(findings, SHOWN_PARTITIONS_MAX))}"
     return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=known, batch=row.batch_id))
 
 
-def _read_marker(
-    kafka: KafkaSide, producer: ProducerIdAndEpoch, partition: TopicPartition, last_offset: int, limit_ms: int
-) -> Marker | str:
-    """The marker after the transaction's last record in a partition, or why the partition cannot be read."""
-    try:
-        return kafka.find_marker(
-            partition,
-            from_offset=last_offset + 1,
-            producer_id=producer.producer_id,
-            epochs=frozenset({producer.epoch, producer.epoch + 1}),
-            limit_ms=limit_ms,
-        )
-    except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
-        # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
-        kafka.describe()
-        return f"{partition} cannot be read: {error}"
-
-
 #: What `dry_run` reports for a verdict that leads to an action.
-_PLANNED: Final[dict[Verdict, ActionKind]] = {
-    Verdict.COMMIT: "commit",
-    Verdict.ABORT: "abort",
-    Verdict.TAKE_OPEN: "take_open",
-    Verdict.MARK_DONE: "note_done",
-    Verdict.MARK_OWED: "note_owed",
-    Verdict.WAIT: "wait",
+_PLANNED: Final[dict[Verdict, tuple[ActionKind, str]]] = {
+    Verdict.COMMIT: ("commit", "commit Kafka transaction {row.prepared_transaction_state}"),
+    Verdict.ABORT: ("abort", "abort Kafka transaction {kafka.producer}, which was never decided"),
+    Verdict.TAKE_OPEN: ("take_open", Verdict.TAKE_OPEN.value),
+    Verdict.MARK_DONE: ("note_done", Verdict.MARK_DONE.value),
+    Verdict.MARK_OWED: ("note_owed", Verdict.MARK_OWED.value),
+    Verdict.WAIT: ("wait", Verdict.WAIT.value),
 }
 
 
@@ -351,7 +341,6 @@ class Diagnosis:
         self.losses: LostCommits = LostCommits(self.options, self.kafka, self.store, topics=self.topics)
 
     def view_kafka(self) -> KafkaView:
-        """Read the coordinator's state."""
         return self.view_of(self.kafka.describe())
 
     def view_of(self, described: TransactionDescription) -> KafkaView:
@@ -433,14 +422,13 @@ class Diagnosis:
         if isinstance(resolution, Halt):
             report = replace(report, cause=resolution.cause, facts=resolution.facts)
             if row is None:
-                since = open_s(kafka)
-                shown_side = f"{kafka}" if since is None else f"{kafka}, open for {duration(since)}"
-                unknown = f"the state table and its history have nothing for this id; Kafka has {shown_side}"
+                since = "" if report.prepared_s is None else f", open for {duration(report.prepared_s)}"
+                unknown = f"the state table and its history have nothing for this id; Kafka has {kafka}{since}"
                 report = replace(report, reason=f"{unknown}: {resolution.reason}")
             return replace(report, remedies=remedies(resolution.cause, report.incident, sink_flags(self.options)))
-        planned = _PLANNED.get(resolution.verdict)
-        if planned is not None:
-            return replace(report, actions=(*lost, Action(planned, _planned_text(resolution.verdict, row, kafka))))
+        if resolution.verdict in _PLANNED:
+            kind, text = _PLANNED[resolution.verdict]
+            return replace(report, actions=(*lost, Action(kind, f"recovery will {text.format(row=row, kafka=kafka)}")))
         if row is not None and row.status == RowStatus.OWED:
             return replace(report, reason=owed_reason(row)).with_remedies(sink_flags(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
@@ -449,18 +437,9 @@ class Diagnosis:
         return Deadline(self.clock, self.options.settle_deadline_ms)
 
 
-def _planned_text(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
-    if verdict is Verdict.COMMIT and row is not None:
-        return f"recovery will commit Kafka transaction {row.prepared_transaction_state}"
-    if verdict is Verdict.ABORT:
-        return f"recovery will abort Kafka transaction {kafka.producer}, which was never decided"
-    return f"recovery will {verdict.value}"
-
-
 def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
-    if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
-        return report
-    return report.with_remedies(sink_flags(options))
+    undecided = report.condition in IN_DOUBT and report.cause is None
+    return report.with_remedies(sink_flags(options)) if undecided else report
 
 
 def open_s(kafka: KafkaView) -> float | None:

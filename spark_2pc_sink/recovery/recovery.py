@@ -180,45 +180,43 @@ class Recovery:
             RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         with self.explaining(), log_for_sink(self._transactional_id):
-            return self._run(query_id, run_id, expected_generation)
-
-    def _run(self, query_id: str | None, run_id: str | None, expected_generation: int | None) -> Recovered:
-        self._kafka.refresh()
-        self._store.prepare_schema()
-        layout = self._options.layout
-        row = self._store.claim(
-            transactional_id=self._transactional_id,
-            cluster_id=self._kafka.cluster_id,
-            query_id=query_id,
-            run_id=run_id,
-            adopt=self._options.adopt,
-            expected_generation=expected_generation,
-            # A run's later claims would only repeat it.
-            layout=layout.as_json() if layout is not None and expected_generation is None else None,
-        )
-        findings = _Findings(before=row)
-        if row.rebuilt_from is not None:
-            findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
-            # Logged now too: the next step may be refused.
-            self._log.warning("%s", findings.actions[-1])
-        row = self._decide_owed(self._settle(row, findings), findings)
-        if query_id is None:
-            row = self.losses.pass_over_unread(row, findings.actions)
-        initialized = self._kafka.usable_producer()
-        if not is_next(findings.views[-1], initialized.producer):
-            # Another process has acted since the look, or an answer was lost. A driver that was paused may have missed
-            # both batches and the restored backup that lacks them, and still have its claim.
-            # With the claim only: drivers that poll again without it would fence each other endlessly.
-            self._store.check_generation(self._transactional_id, row.generation)
-            row = self._settle(row, findings)
-        # A command does not know the topics, so their logs were not read: the job still has to do that.
-        if query_id is not None and view_of(row).fresh:
-            row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
-        report = self._report(findings, row)
-        if report.actions:
-            level = logging.INFO if all(action.kind in _ROUTINE for action in report.actions) else logging.WARNING
-            self._log.log(level, "recovered: %s", "; ".join(map(str, report.actions)))
-        return Recovered(row=row, initialized=initialized, report=report)
+            self._kafka.refresh()
+            self._store.prepare_schema()
+            layout = self._options.layout
+            row = self._store.claim(
+                transactional_id=self._transactional_id,
+                cluster_id=self._kafka.cluster_id,
+                query_id=query_id,
+                run_id=run_id,
+                adopt=self._options.adopt,
+                expected_generation=expected_generation,
+                # A run's later claims would only repeat it.
+                layout=layout.as_json() if layout is not None and expected_generation is None else None,
+            )
+            findings = _Findings(before=row)
+            if row.rebuilt_from is not None:
+                findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
+                # Logged now too: the next step may be refused.
+                self._log.warning("%s", findings.actions[-1])
+            row = self._decide_owed(self._settle(row, findings), findings)
+            if query_id is None:
+                row = self.losses.pass_over_unread(row, findings.actions)
+            initialized = self._kafka.usable_producer()
+            if not is_next(findings.views[-1], initialized.producer):
+                # Another process has acted since the look, or an answer was lost. A driver that was paused may have
+                # missed both batches and the restored backup that lacks them, and still have its claim.
+                # With the claim only: drivers that poll again without it would fence each other endlessly.
+                self._store.check_generation(self._transactional_id, row.generation)
+                row = self._settle(row, findings)
+            # A command does not know the topics, so their logs were not read: the job still has to do that.
+            if query_id is not None and view_of(row).fresh:
+                row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
+            report = self._report(findings, row)
+            if report.actions:
+                routine = all(action.kind in _ROUTINE for action in report.actions)
+                level = logging.INFO if routine else logging.WARNING
+                self._log.log(level, "recovered: %s", "; ".join(map(str, report.actions)))
+            return Recovered(row=row, initialized=initialized, report=report)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -229,19 +227,16 @@ class Recovery:
         except HaltError as error:
             if error.report is not None:
                 raise
-            raise self._explained(error) from error
+            named = self.losses.name(error)
+            same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
+            report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
+            raise replace(named, remedies=report.remedies, report=report) from error
         except ClaimRefusedError as error:
             problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
             facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
             raise replace(error, remedies=remedies(problem, facts, sink_flags(self._options))) from error
         except InDoubtError as error:
             raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
-
-    def _explained(self, error: HaltError) -> HaltError:
-        named = self.losses.name(error)
-        same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
-        report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
-        return replace(named, remedies=report.remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         deadline = Deadline(self._clock, self._options.settle_deadline_ms)

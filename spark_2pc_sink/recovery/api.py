@@ -176,8 +176,6 @@ def _left_alone(
 LAST: Final = 50
 #: The maximum that can be requested.
 LAST_MAX: Final = 1_000_000
-#: Arguments of `history` that are not options of a sink.
-_OWN: Final = {"last", "since", "batches", "actions"}
 #: History events without a batch: their actions are listed instead.
 _NO_BATCH: Final = (CLAIMED, ADOPTED)
 #: History events whose batch was not decided together with rows: their time is that of settling.
@@ -222,13 +220,13 @@ class HistoryReport:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The entries as JSON has them: ``kind`` is ``batch`` or ``action``, times are ISO 8601 in UTC."""
-        found = []
-        for entry in self.entries:
-            values = {
-                name: utc(value) if isinstance(value, datetime) else value for name, value in asdict(entry).items()
+        return [
+            {
+                "kind": "batch" if isinstance(entry, BatchEntry) else "action",
+                **{name: utc(each) if isinstance(each, datetime) else each for name, each in asdict(entry).items()},
             }
-            found.append({"kind": "batch" if isinstance(entry, BatchEntry) else "action", **values})
-        return found
+            for entry in self.entries
+        ]
 
 
 @checks_keywords
@@ -270,7 +268,8 @@ def history(
         raise refused("since", str(since), "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)")
     if last is not None and not 1 <= last <= LAST_MAX:
         raise refused("last", last, f"must be between 1 and {LAST_MAX}", "pass a number in that range")
-    options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in _OWN})
+    own = {"last", "since", "batches", "actions"}
+    options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in own})
     number = last or (LAST if since is None else LAST_MAX)
     found: list[Entry] = []
     with closing(open_store(options)) as store:

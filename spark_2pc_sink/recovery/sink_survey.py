@@ -91,8 +91,7 @@ class SinkSurvey:
         asking = _in_thread("Kafka of a status", lambda: self._ask_kafka(survey, end_of_database))
         database_problem = _problem_of(survey, end_of_database, "the database", (StateStoreError,))
         kafka_problem = _problem_of(asking, self._end, "Kafka", _KAFKA_REFUSALS)
-        reports, unreadable = dict(self._reports), dict(self._unreadable)
-        note = self._note
+        reports, unreadable, note = dict(self._reports), dict(self._unreadable), self._note
         if not database_problem:
             found = survey.result()
             rows, invalid = self._requested(found)
@@ -163,9 +162,9 @@ class SinkSurvey:
             self._survey_both(cluster, found, end)
 
     def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
-        here = cluster.features().cluster_id
+        features = cluster.features()
         rows, unreadable = self._requested(survey)
-        asked = [name for name, row in rows.items() if row.cluster_id in (None, here)]
+        asked = [name for name, row in rows.items() if row.cluster_id in (None, features.cluster_id)]
         if not (rows or unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
@@ -173,7 +172,6 @@ class SinkSurvey:
             driver = survey.drivers.get(name)
             self._survey_one(self._diagnosis(cluster, name, end), rows.get(name), described[name], driver)
         for name in rows.keys() - {*asked}:
-            features = cluster.features()
             unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
             report = self._diagnosis(cluster, name, self._end).judge(rows[name], unasked)
             self._reports[name] = replace(report, kafka=None)
@@ -286,12 +284,9 @@ def by_the_database(row: StateRow, *, driver: Liveness | None) -> RecoveryReport
 
 def by_kafka(transactional_id: str, kafka: KafkaView) -> RecoveryReport:
     """The report on a transactional id if the database could not be read."""
+    shows = "is ending a" if kafka.state in ENDING_STATES else "has no open"
     if kafka.state is TransactionState.ONGOING:
-        reason = "Kafka has an open transaction of this id"
-    elif kafka.state in ENDING_STATES:
-        reason = "Kafka is ending a transaction of this id"
-    else:
-        reason = "Kafka has no open transaction of this id"
+        shows = "has an open"
     return RecoveryReport(
         transactional_id=transactional_id,
         settled=False,
@@ -299,5 +294,6 @@ def by_kafka(transactional_id: str, kafka: KafkaView) -> RecoveryReport:
         dry_run=True,
         kafka=kafka,
         prepared_s=open_s(kafka),
-        reason=f"{reason}. The database was not read, so it is unknown whether it has decided",
+        reason=f"Kafka {shows} transaction of this id. The database was not read, so it is unknown whether it has "
+        "decided",
     )

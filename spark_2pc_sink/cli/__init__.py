@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.cli import options, output
@@ -78,7 +78,8 @@ def command_parser(words: Sequence[str]) -> CommandParser:
     """A parser for the command in ``words``, or for all of them if there is none, for help and errors."""
     parser = CommandParser(prog=options.PROGRAM, description="Operate exactly-once writes to Kafka and PostgreSQL.")
     parser.add_argument("--version", action="version", version=f"spark-2pc-sink {__version__}")
-    parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of the output of --json")
+    about = "print the JSON Schema of the output of --json"
+    parser.add_argument("--json-schema", action=_PrintSchema, nargs=0, default=argparse.SUPPRESS, help=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     home = _HOMES.get(words[0]) if words else None
     for name in dict.fromkeys(_HOMES.values()) if home is None else (home,):
@@ -87,9 +88,6 @@ def command_parser(words: Sequence[str]) -> CommandParser:
 
 
 class _PrintSchema(argparse.Action):
-    def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **named)
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.exit(output.print_out(output.json_schema(), output.EXIT_SETTLED))
 

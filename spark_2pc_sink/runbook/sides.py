@@ -149,9 +149,8 @@ class BothSides:
         """The last actions on a sink, from the table of actions; one line each, the newest last."""
         database = {name: given for name, given in self._connections.items() if name != "kafka"}
         lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
-        reasons = [f": {line['reason']}" if line["reason"] else "" for line in lines]
-        told = [f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}" for line in lines]
-        return [text + reason for text, reason in zip(told, reasons, strict=True)]
+        told = "{at} {action} by {os_user} on {host}"
+        return [told.format(**line) + (f": {line['reason']}" if line["reason"] else "") for line in lines]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as noted by the job's newest claim."""
@@ -200,12 +199,10 @@ def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], 
         for topic in sorted(topics):
             hanging += tool.find_hanging(topic=topic)
         wanted = ListFilter(states=(TransactionState.ONGOING.value,), running_longer_than_ms=OPEN_MS_MIN)
-        others = [one.transactional_id for one in tool.list_transactions(wanted)]
-        owners += [
-            name
-            for name in others
-            if name != transactional_id and topics & {each.topic for each in tool.describe(name).partitions}
+        others = [
+            one.transactional_id for one in tool.list_transactions(wanted) if one.transactional_id != transactional_id
         ]
+        owners += [name for name in others if topics & {each.topic for each in tool.describe(name).partitions}]
     except (KafkaError, KafkaTimeoutError) as error:
         # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
         problem = f"did not check whether readers are blocked: {error}"

@@ -37,16 +37,11 @@ PROGRAM: Final = "spark-2pc"
 
 
 class CommandLineError(Exception):
-    """Words that are not a command, or that the command does not accept. `usage` lists those that it accepts."""
+    """Words that are not a command, or that it does not accept; the message ends with those that it does."""
 
-    def __init__(self, message: str, *, command: str | None, usage: str) -> None:
-        super().__init__(message, command, usage)
-        self.message = message
+    def __init__(self, message: str, *, command: str | None) -> None:
+        super().__init__(message)
         self.command = command
-        self.usage = usage
-
-    def __str__(self) -> str:
-        return f"{self.message}\n{self.usage}".rstrip()
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -68,7 +63,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print and exit for."""
-        raise CommandLineError(message, command=self.command, usage=self.format_usage())
+        raise CommandLineError(f"{message}\n{self.format_usage()}".rstrip(), command=self.command)
 
 
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -172,8 +167,8 @@ def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
 
 def add_timeout(command: argparse.ArgumentParser, *, default: int = StatusOptions.timeout_s) -> None:
     """Add the time limit of a look at both sides, in seconds: the option ``timeout_s`` of `status`."""
-    [about] = [setting_of(item).why for item in options_of(StatusOptions) if item.name == "timeout_s"]
-    about = f"{about} (default: %(default)s)"
+    [why] = [setting_of(item).why for item in options_of(StatusOptions) if item.name == "timeout_s"]
+    about = f"{why} (default: %(default)s)"
     command.add_argument("--timeout", dest="timeout_s", type=int, default=default, metavar="SECONDS", help=about)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -151,8 +150,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(given: argparse.Namespace) -> CommandResult:
-    same = ("running_longer_than_ms", "transactional_id_pattern", "broker_id")
-    asked = {name: getattr(given, name) for name in same}
+    asked = {name: getattr(given, name) for name in ("running_longer_than_ms", "transactional_id_pattern", "broker_id")}
     wanted = ListFilter(states=tuple(given.state), producer_ids=tuple(given.producer_id), **asked)
     kafka = read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
@@ -196,8 +194,7 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
         "LastTimestamp": "last_timestamp_ms",
         "CurrentTransactionStartOffset": "start_offset",
     }
-    fields = {"producers": [asdict(row) for row in rows]}
-    return CommandResult(fields=fields, text=_table(rows, columns))
+    return CommandResult(fields={"producers": [asdict(row) for row in rows]}, text=_table(rows, columns))
 
 
 def _find_hanging(given: argparse.Namespace) -> CommandResult:
@@ -288,15 +285,13 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     remedies = _complete(kafka, [check] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
-    fields = {"terminated": asdict(done)}
-    return CommandResult(fields=fields, text=text, notes=notes, remedies=remedies)
+    return CommandResult(fields={"terminated": asdict(done)}, text=text, notes=notes, remedies=remedies)
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:
-    cells: list[Callable[[Any], object]] = [
-        operator.attrgetter(cell) if isinstance(cell, str) else cell for cell in columns.values()
-    ]
-    return as_table(list(columns), [[cell(value) for cell in cells] for value in values])
+    cells = columns.values()
+    rows = [[getattr(value, cell) if isinstance(cell, str) else cell(value) for cell in cells] for value in values]
+    return as_table(list(columns), rows)
 
 
 def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:

@@ -266,16 +266,15 @@ class SinkCollector(Collector):
 
 def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
     """Serve ``/metrics`` until SIGTERM or SIGINT. Prints one line, ``listening on HOST:PORT``, when it is ready."""
-    asyncio.run(_serve(MetricsServer(SinkCollector(watched), access, in_thread=True), host, port))
 
+    async def until_stopped() -> None:
+        stopping, server = asyncio.Event(), MetricsServer(SinkCollector(watched), access, in_thread=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        _, bound = await server.start(host, port)
+        sys.stdout.write(f"listening on {host}:{bound}\n")
+        sys.stdout.flush()
+        await stopping.wait()
+        await server.stop()
 
-async def _serve(server: MetricsServer, host: str, port: int) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    _, bound = await server.start(host, port)
-    sys.stdout.write(f"listening on {host}:{bound}\n")
-    sys.stdout.flush()
-    await stopping.wait()
-    await server.stop()
+    asyncio.run(until_stopped())

@@ -82,6 +82,7 @@ class _Pages:
             with self.watched.store() as store:
                 lines = store.read_history(transactional_id, last=LINES_SHOWN)
                 actions = store.read_actions(transactional_id, last=LINES_SHOWN)
+        rows, steps = sink_views.batch_bars(lines)
         return render_template(
             "sink.html",
             found=found,
@@ -89,8 +90,8 @@ class _Pages:
             sink=found.sinks[0] if found.sinks else None,
             batches=lines[:BATCHES_LISTED],
             actions=actions,
-            rows_chart=bar_chart(sink_views.row_bars(lines), name="rows of each batch", unit=""),
-            steps_chart=bar_chart(sink_views.step_bars(lines), name="seconds of each batch by steps", unit="s"),
+            rows_chart=bar_chart(rows, name="rows of each batch", unit=""),
+            steps_chart=bar_chart(steps, name="seconds of each batch by steps", unit="s"),
             steps=(*sink_views.SHOWN_STEPS, sink_views.OTHER_STEPS),
         )
 

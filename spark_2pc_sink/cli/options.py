@@ -155,14 +155,15 @@ def add_sink_options(command: argparse.ArgumentParser, options: type[SinkOptions
             command.add_argument(_flag(item.name), default=argparse.SUPPRESS, metavar="VALUE", help=why)
 
 
-def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
-    """The values of these flags, and of the others that name an option of a sink, without ``kafka``."""
-    said = {}
+def given_sink_options(given: argparse.Namespace) -> SinkOptions:
+    """The options of a sink from these flags, all others that name one, the file and the environment."""
+    said: dict[str, Any] = {}
     for item in options_of(SinkOptions):
         text = getattr(given, item.name, None)
         if item.name != "kafka" and text is not None:
             said[item.name] = sourced_value(item.name, text, source=_flag(item.name)) if isinstance(text, str) else text
-    return said
+    add_once(said, file_of(given).options.items(), source="--config")
+    return SinkOptions.parse(**{**environment_options().options, **said, "kafka": read_connection(given)})
 
 
 def add_timeout(command: argparse.ArgumentParser, *, default: int = StatusOptions.timeout_s) -> None:

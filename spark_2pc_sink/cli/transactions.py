@@ -26,16 +26,7 @@ from spark_2pc_sink.options import KafkaOptions, RecoveryOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.report import kafka_connection
-from spark_2pc_sink.transactions import ListFilter, TransactionTool
-from spark_2pc_sink.transactions.ending import (
-    AFTER_TERMINATION,
-    AS_DECIDED,
-    KnownSinks,
-    about_id,
-    end_hanging,
-    end_known,
-    with_cluster,
-)
+from spark_2pc_sink.transactions import ListFilter, TransactionTool, ending
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +150,7 @@ def _list(given: argparse.Namespace) -> CommandResult:
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
     found = [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]
     open_ids = [row["transactional_id"] for row in found if row["sink"] and row["state"] == TransactionState.ONGOING]
-    ends = _complete(kafka, [about_id(RECOVER, name, AS_DECIDED) for name in open_ids])
+    ends = _complete(kafka, [ending.about_id(RECOVER, name, ending.AS_DECIDED) for name in open_ids])
     text = _table(rows, {**columns, "TransactionState": "state"})
     return CommandResult(fields={"transactions": found}, text=text, remedies=ends)
 
@@ -179,7 +170,7 @@ def _describe(given: argparse.Namespace) -> CommandResult:
         "TransactionDurationMs": "duration_ms",
         "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
     }
-    ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
+    ends = ending.end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
     fields = {"transaction": {**asdict(found), "sink": is_sink}}
     return CommandResult(fields=fields, text=_table([found], columns), remedies=_complete(kafka, ends))
 
@@ -216,7 +207,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
     hanging: list[dict[str, Any]] = []
     for row in rows:
         sink = None if sinks is None else sinks.producers.get(row.producer_id)
-        remedies = _complete(kafka, end_hanging(row, sink=sink))
+        remedies = _complete(kafka, ending.end_hanging(row, sink=sink))
         hanging.append({**asdict(row), "sink": sink, "remedies": list(remedies)})
     return CommandResult(
         exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
@@ -237,18 +228,18 @@ def _abort(given: argparse.Namespace) -> CommandResult:
             sinks = None if error.owner is None else look_up_sinks(given, kafka)
             if sinks is None:
                 raise
-            ends = end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
+            ends = ending.end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
             raise replace(error, remedies=_complete(kafka, ends)) from error
     text = _table([done], {**_OPEN, "Reason": "reason"})
     return CommandResult(fields={"aborted": asdict(done)}, text=text)
 
 
-def _is_sink(sinks: KnownSinks | None, transactional_id: str) -> bool | None:
+def _is_sink(sinks: ending.KnownSinks | None, transactional_id: str) -> bool | None:
     return None if sinks is None else transactional_id in sinks.ids
 
 
 def _complete(kafka: Mapping[str, str], remedies: Sequence[str]) -> tuple[str, ...]:
-    return with_cluster(remedies, kafka_connection(KafkaOptions.parse(kafka))) if remedies else ()
+    return ending.with_cluster(remedies, kafka_connection(KafkaOptions.parse(kafka))) if remedies else ()
 
 
 def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int | None]:
@@ -281,7 +272,7 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     notes = done.warnings if "database" in note else (*done.warnings, not_logged)
     aborted = done.state_before == TransactionState.ONGOING
     may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
-    check = about_id(RECOVER, done.transactional_id, AFTER_TERMINATION)
+    check = ending.about_id(RECOVER, done.transactional_id, ending.AFTER_TERMINATION)
     remedies = _complete(kafka, [check] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
@@ -294,14 +285,14 @@ def _table(values: Sequence[Any], columns: Columns) -> str:
     return as_table(list(columns), rows)
 
 
-def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:
+def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> ending.KnownSinks | None:
     """The sinks, for remedies; None if no database is named, or, as the log then says, it cannot be read."""
     said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
     if "database" not in said:
         return None
     try:
         with closing(open_store(RecoveryOptions.of_every_sink(kafka=kafka, **said))) as store:
-            return KnownSinks.of([*store.read_all(), *store.read_lost()])
+            return ending.KnownSinks.of([*store.read_all(), *store.read_lost()])
     except StateStoreError as error:
         _log.warning("cannot tell which transactions belong to sinks: %s", error)
         return None

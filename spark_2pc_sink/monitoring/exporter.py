@@ -200,20 +200,19 @@ def _of_sinks(
 
 
 def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
-    database, kafka = not found.database_problem, not found.kafka_problem
     figures = [
-        ("spark_2pc_database_up", "1 if the database answered, else 0.", database),
-        ("spark_2pc_kafka_up", "1 if Kafka answered, else 0.", kafka),
+        ("spark_2pc_database_up", "1 if the database answered, else 0.", not found.database_problem),
+        ("spark_2pc_kafka_up", "1 if Kafka answered, else 0.", not found.kafka_problem),
         ("spark_2pc_scrape_duration_seconds", "How long both sides took to answer.", took_s),
     ]
-    if database:
-        elsewhere = sum(1 for sink in found.sinks if sink.elsewhere)
+    if not found.database_problem:
+        elsewhere, unreadable = sum(sink.elsewhere for sink in found.sinks), len(found.unreadable)
+        about = "Sinks with invalid data on one side, which have no other series."
         figures += [
             ("spark_2pc_sinks", "Sinks of the database with valid data.", len(found.sinks)),
             ("spark_2pc_sinks_elsewhere", "Sinks that write to another Kafka cluster.", elsewhere),
+            ("spark_2pc_sinks_unreadable", about, unreadable),
         ]
-        about = "Sinks with invalid data on one side, which have no other series."
-        figures.append(("spark_2pc_sinks_unreadable", about, len(found.unreadable)))
     for name, text, value in figures:
         yield GaugeMetricFamily(name, text, value=float(value))
 

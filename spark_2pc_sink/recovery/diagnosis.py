@@ -44,17 +44,7 @@ from spark_2pc_sink.recipe.resolve import (
     may_hide_commits,
     resolve,
 )
-from spark_2pc_sink.recovery.report import (
-    IN_DOUBT,
-    Action,
-    ActionKind,
-    RecoveryReport,
-    duration,
-    owed_reason,
-    shown,
-    sink_flags,
-    view_of,
-)
+from spark_2pc_sink.recovery.report import Action, RecoveryReport, duration, owed_reason, shown, sink_flags, view_of
 
 
 class KafkaSide(Protocol):
@@ -315,13 +305,13 @@ def ask_the_log(kafka: KafkaSide, row: StateRow, deadline: Deadline) -> Resoluti
 
 
 #: What `dry_run` reports for a verdict that leads to an action.
-_PLANNED: Final[dict[Verdict, tuple[ActionKind, str]]] = {
-    Verdict.COMMIT: ("commit", "commit Kafka transaction {row.prepared_transaction_state}"),
-    Verdict.ABORT: ("abort", "abort Kafka transaction {kafka.producer}, which was never decided"),
-    Verdict.TAKE_OPEN: ("take_open", Verdict.TAKE_OPEN.value),
-    Verdict.MARK_DONE: ("note_done", Verdict.MARK_DONE.value),
-    Verdict.MARK_OWED: ("note_owed", Verdict.MARK_OWED.value),
-    Verdict.WAIT: ("wait", Verdict.WAIT.value),
+_PLANNED: Final = {
+    Verdict.COMMIT: Action("commit", "recovery will commit Kafka transaction {row.prepared_transaction_state}"),
+    Verdict.ABORT: Action("abort", "recovery will abort Kafka transaction {kafka.producer}, which was never decided"),
+    Verdict.TAKE_OPEN: Action("take_open", f"recovery will {Verdict.TAKE_OPEN.value}"),
+    Verdict.MARK_DONE: Action("note_done", f"recovery will {Verdict.MARK_DONE.value}"),
+    Verdict.MARK_OWED: Action("note_owed", f"recovery will {Verdict.MARK_OWED.value}"),
+    Verdict.WAIT: Action("wait", f"recovery will {Verdict.WAIT.value}"),
 }
 
 
@@ -426,9 +416,10 @@ class Diagnosis:
                 unknown = f"the state table and its history have nothing for this id; Kafka has {kafka}{since}"
                 report = replace(report, reason=f"{unknown}: {resolution.reason}")
             return replace(report, remedies=remedies(resolution.cause, report.incident, sink_flags(self.options)))
-        if resolution.verdict in _PLANNED:
-            kind, text = _PLANNED[resolution.verdict]
-            return replace(report, actions=(*lost, Action(kind, f"recovery will {text.format(row=row, kafka=kafka)}")))
+        planned = _PLANNED.get(resolution.verdict)
+        if planned is not None:
+            action = replace(planned, text=planned.text.format(row=row, kafka=kafka))
+            return replace(report, actions=(*lost, action))
         if row is not None and row.status == RowStatus.OWED:
             return replace(report, reason=owed_reason(row)).with_remedies(sink_flags(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
@@ -438,7 +429,7 @@ class Diagnosis:
 
 
 def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
-    undecided = report.condition in IN_DOUBT and report.cause is None
+    undecided = report.condition in {"in_doubt", "owed"} and report.cause is None
     return report.with_remedies(sink_flags(options)) if undecided else report
 
 

@@ -19,18 +19,10 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import Final
 
-from spark_2pc_sink import __version__
+from spark_2pc_sink import __version__, errors
 from spark_2pc_sink.cli import options, output
 from spark_2pc_sink.cli.options import CommandParser
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import (
-    AbortRefusedError,
-    ConfigurationError,
-    DualWriteError,
-    HaltError,
-    InDoubtError,
-    TakeOverRefusedError,
-)
 from spark_2pc_sink.extras import MissingExtraError
 
 #: The module of each command. Only the requested one is loaded: the coordinator starts in a fraction of a second, and
@@ -105,11 +97,11 @@ def _run(given: argparse.Namespace) -> CommandResult:
             as_given = flags_as_given(NamedConnection(words, database="database" in options.given_options(given)))
         with as_given, options.file_of(given).named_in_errors():
             result: CommandResult = given.run(given)
-    except ConfigurationError as error:
+    except errors.ConfigurationError as error:
         return CommandResult(exit_code=output.EXIT_USAGE, error=error)
-    except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
+    except (errors.AbortRefusedError, errors.HaltError, errors.InDoubtError, errors.TakeOverRefusedError) as error:
         return CommandResult(exit_code=output.EXIT_IN_DOUBT, error=error)
-    except (DualWriteError, MissingExtraError, OSError) as error:
+    except (errors.DualWriteError, MissingExtraError, OSError) as error:
         return CommandResult(exit_code=output.EXIT_FAILED, error=error)
     except KeyboardInterrupt:
         return CommandResult(exit_code=output.EXIT_INTERRUPTED, notes=("interrupted",))

@@ -47,8 +47,7 @@ def _check(given: argparse.Namespace) -> CommandResult:
     options = given_sink_options(given)
     with _rows(given.schema) as rows:
         report = check_sink(options, rows, timeout_s=given.timeout)
-    found = [*report.problems, *(report.warnings if given.strict else ())]
-    code = EXIT_IN_DOUBT if found else EXIT_SETTLED
+    code = EXIT_IN_DOUBT if report.problems or (given.strict and report.warnings) else EXIT_SETTLED
     return CommandResult(exit_code=code, fields=report.as_json(), text=f"{report}\n")
 
 

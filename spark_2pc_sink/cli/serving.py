@@ -57,7 +57,6 @@ def read_token(path: Path | None) -> str | None:
 
 
 def watched(given: argparse.Namespace) -> Watched:
-    """The systems named on the command line."""
     # Imported for these commands only.
     from spark_2pc_sink.monitoring import Watched  # noqa: PLC0415
 

@@ -64,7 +64,6 @@ def _problems(found: StatusReport) -> list[str]:
 
 
 def _unread(found: StatusReport) -> list[tuple[str, str]]:
-    """The sides that could not be read, each with its problem."""
     sides = (("Kafka", found.kafka_problem), ("the database", found.database_problem))
     return [(side, problem) for side, problem in sides if problem]
 

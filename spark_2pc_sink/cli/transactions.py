@@ -10,15 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.choices.choice import RECOVER
-from spark_2pc_sink.cli.options import (
-    OUTER,
-    add_connection,
-    add_options,
-    add_sides,
-    given_options,
-    read_connection,
-    reason_for,
-)
+from spark_2pc_sink.cli import options
 from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult, as_table
 from spark_2pc_sink.errors import AbortRefusedError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
@@ -72,7 +64,7 @@ def add_commands(commands: Any) -> None:
         epilog=_RUNBOOK,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_connection(parser, prefix=OUTER)
+    options.add_connection(parser, prefix=options.OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_looking(within)
     _add_ending(within)
@@ -124,13 +116,13 @@ def _add_ending(within: Any) -> None:
     aliases = ["forceTerminateTransaction"]
     terminating = _command(within, "force-terminate", _force_terminate, about, aliases=aliases)
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
-    add_options(terminating, "reason")
+    options.add_options(terminating, "reason")
 
 
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = within.add_parser(name, help=about, description=about, aliases=aliases)
     # The state table shows whether an id is a sink's, whose transactions `recover` ends.
-    add_sides(parser, required=False)
+    options.add_sides(parser, required=False)
     parser.set_defaults(run=run)
     return parser
 
@@ -143,7 +135,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 def _list(given: argparse.Namespace) -> CommandResult:
     asked = {name: getattr(given, name) for name in ("running_longer_than_ms", "transactional_id_pattern", "broker_id")}
     wanted = ListFilter(states=tuple(given.state), producer_ids=tuple(given.producer_id), **asked)
-    kafka = read_connection(given)
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
     sinks = look_up_sinks(given, kafka)
@@ -156,7 +148,7 @@ def _list(given: argparse.Namespace) -> CommandResult:
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
-    kafka = read_connection(given)
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         found = tool.describe(given.transactional_id)
     is_sink = _is_sink(look_up_sinks(given, kafka), found.transactional_id)
@@ -176,7 +168,7 @@ def _describe(given: argparse.Namespace) -> CommandResult:
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
-    with TransactionTool(kafka=read_connection(given)) as tool:
+    with TransactionTool(kafka=options.read_connection(given)) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
         **_PRODUCER,
@@ -193,7 +185,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         rule = "must be a number of minutes, 0 or more"
         remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
         raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
-    kafka, place = read_connection(given), {"topic": given.topic, "partition": given.partition}
+    kafka, place = options.read_connection(given), {"topic": given.topic, "partition": given.partition}
     limit_ms = given.max_transaction_timeout * _MINUTE_MS
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.find_hanging(**place, broker_id=given.broker_id, max_timeout_ms=limit_ms)
@@ -220,7 +212,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    kafka, found = read_connection(given), {"start_offset": given.start_offset, "producer": producer}
+    kafka, found = options.read_connection(given), {"start_offset": given.start_offset, "producer": producer}
     with TransactionTool(kafka=kafka) as tool:
         try:
             done = tool.abort(given.topic, given.partition, **found, coordinator_epoch=coordinator_epoch)
@@ -261,11 +253,11 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
 
 
 def _force_terminate(given: argparse.Namespace) -> CommandResult:
-    said = given_options(given)
+    said = options.given_options(given)
     note: dict[str, Any] = {name: said[name] for name in ("database", "state_schema", "state_table") if name in said}
     if "database" in note or "reason" in said:
-        note["reason"] = reason_for(given, "force-terminate")
-    kafka = read_connection(given)
+        note["reason"] = options.reason_for(given, "force-terminate")
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
     not_logged = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"
@@ -287,7 +279,8 @@ def _table(values: Sequence[Any], columns: Columns) -> str:
 
 def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> ending.KnownSinks | None:
     """The sinks, for remedies; None if no database is named, or, as the log then says, it cannot be read."""
-    said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
+    known = options.given_options(given).items()
+    said = {name: value for name, value in known if name not in ("transactional_id", "reason")}
     if "database" not in said:
         return None
     try:

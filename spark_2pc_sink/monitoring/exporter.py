@@ -235,7 +235,6 @@ class SinkCollector(Collector):
         self._newest_s = float("-inf")
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics."""
         asked_s = time.monotonic()
         with self._looking:
             if self._newest_s < asked_s:

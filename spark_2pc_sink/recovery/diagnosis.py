@@ -157,7 +157,6 @@ class LostCommits:
         return row
 
     def pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
-        """Continue after the batches that the operator has named."""
         lost.check(named)
         transactions = lost.found.transactions
         newer = {str(partition): at for each in transactions for partition, at in each.offsets.items()}
@@ -333,8 +332,10 @@ class Diagnosis:
     def view_kafka(self) -> KafkaView:
         return self.view_of(self.kafka.describe())
 
-    def view_of(self, described: TransactionDescription) -> KafkaView:
-        """The same for an answer that was already received."""
+    def view_of(self, described: TransactionDescription | KafkaError | KafkaTimeoutError) -> KafkaView:
+        """The same for an answer that was already received; an error in its place is raised."""
+        if isinstance(described, Exception):
+            raise described
         try:
             state = TransactionState(described.state)
         except ValueError as error:
@@ -363,11 +364,11 @@ class Diagnosis:
             resolution = resolve(view, kafka, adopt=self.options.adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
             asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
-            return located(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
+            return located(resolution, began_at(self.kafka, self.deadline())) if asks else resolution
         if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
-            told = ask_the_log(self.kafka, row, self._deadline())
+            told = ask_the_log(self.kafka, row, self.deadline())
             if isinstance(told, Halt):
                 return explain_outcome_lost(self.kafka, row, told)
             resolution = told
@@ -424,7 +425,7 @@ class Diagnosis:
             return replace(report, reason=owed_reason(row)).with_remedies(sink_flags(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
-    def _deadline(self) -> Deadline:
+    def deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
 
 

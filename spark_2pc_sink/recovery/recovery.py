@@ -154,7 +154,6 @@ class Recovery:
         self._log = sink_log(__name__, options.transactional_id)
         self._kafka = kafka
         self._store = store
-        self._clock = clock
         self._choice = choice
         end = choice.open_transaction
         #: Reads both sides, without changing either.
@@ -239,7 +238,7 @@ class Recovery:
             raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
-        deadline = Deadline(self._clock, self._options.settle_deadline_ms)
+        deadline = self.diagnosis.deadline()
         while True:
             kafka = self.diagnosis.view_kafka()
             findings.views.append(kafka)
@@ -350,7 +349,7 @@ class Recovery:
         assert end.batch_id is not None, "and then names its batch"
         noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
         did = findings.did("take_open", noted)
-        began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))
+        began = began_at(self._kafka, self.diagnosis.deadline())
         offsets = {str(partition): (at, at) for partition, at in began.items() if isinstance(at, int)}
         # BEFORE the commit: then a crash in between loses nothing. Its end can be read in the log from there on.
         return self._store.accept_open(

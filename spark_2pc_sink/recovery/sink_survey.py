@@ -16,18 +16,13 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
 from jdbc_state import SqlStateStore, StateRow, StoreSettings
+from jdbc_state.errors import StateStoreError
 from jdbc_state.sessions import Liveness
 from jdbc_state.sink_log import sink_log
 from jdbc_state.survey import Survey
 from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    KafkaError,
-    KafkaTimeoutError,
-    RemoteProtocolError,
-    StateStoreError,
-)
+from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import ENDING_STATES, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
@@ -190,8 +185,6 @@ class SinkSurvey:
     ) -> None:
         name = diagnosis.options.transactional_id
         try:
-            if isinstance(described, Exception):
-                raise described
             report = replace(diagnosis.judge(row, diagnosis.view_of(described)), driver=driver)
             if report.cause is HaltCause.DATABASE_BEHIND and report.driver_may_live:
                 # The row was read before Kafka, and a running driver may have written a batch in between.
@@ -213,8 +206,6 @@ class SinkSurvey:
         )
         for name, described in describe_all(cluster, names, cluster.deadline()).items():
             try:
-                if isinstance(described, Exception):
-                    raise described
                 view = self._diagnosis(cluster, name, self._end).view_of(described)
             except (*_KAFKA_REFUSALS, ConfigurationError) as error:
                 # A configuration error: the id is not valid for a sink.

@@ -109,16 +109,13 @@ class _Pages:
             wrong = _refusal(found, chosen)
             if wrong or chosen is None:
                 return _form(found, wrong=wrong), HTTPStatus.CONFLICT
-            return self._carry_out(transactional_id, chosen)
-
-    def _carry_out(self, transactional_id: str, chosen: Choice) -> ResponseReturnValue:
-        reason = request.form.get("reason", "").strip() or None
-        report: RecoveryReport | None
-        problem = ""
-        try:
-            report = self.watched.recover(transactional_id, reason=reason, **chosen.options)
-        except (HaltError, TakeOverRefusedError) as error:
-            report, problem = error.report, str(error)
+            reason = request.form.get("reason", "").strip() or None
+            report: RecoveryReport | None
+            problem = ""
+            try:
+                report = self.watched.recover(transactional_id, reason=reason, **chosen.options)
+            except (HaltError, TakeOverRefusedError) as error:
+                report, problem = error.report, str(error)
         status = HTTPStatus.OK if report is not None and report.settled else HTTPStatus.CONFLICT
         return render_template(
             "recovered.html", sink=report, transactional_id=transactional_id, problem=problem, chosen=chosen

@@ -274,8 +274,7 @@ def reason_for(given: argparse.Namespace, decided: str) -> str:
         rule = "a reason is required for the history of operators' decisions, and there is no terminal to ask for it"
         raise refused("--reason", None, rule, remedy)
     # Not on standard output, which may be read by a program.
-    sys.stderr.write(f"Why {decided}? (The reason is kept in spark-2pc history): ")
-    sys.stderr.flush()
+    print(f"Why {decided}? (The reason is kept in spark-2pc history): ", end="", file=sys.stderr, flush=True)
     typed = sys.stdin.readline().strip()
     if not typed:
         raise refused("--reason", typed, "must not be empty", remedy)

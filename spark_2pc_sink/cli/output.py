@@ -70,8 +70,6 @@ FORMAT: Final = "spark-2pc/1"
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """Result of a command, for both forms of output."""
-
     exit_code: int = EXIT_SETTLED
     fields: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""

@@ -142,8 +142,7 @@ def _status(given: argparse.Namespace) -> CommandResult:
         return status(match=given.match, timeout_s=given.timeout_s, **options)
 
     def say(line: str) -> None:
-        sys.stderr.write(f"spark-2pc: {line}\n")
-        sys.stderr.flush()
+        print(f"spark-2pc: {line}", file=sys.stderr, flush=True)
 
     found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, say, SystemClock())
     shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -238,8 +237,7 @@ class SinkCollector(Collector):
         asked_s = time.monotonic()
         with self._looking:
             if self._newest_s < asked_s:
-                self._newest = self._look()
-                self._newest_s = time.monotonic()
+                self._newest, self._newest_s = self._look(), time.monotonic()
             yield from self._newest
 
     def _look(self) -> list[Metric]:
@@ -270,8 +268,7 @@ def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         _, bound = await server.start(host, port)
-        sys.stdout.write(f"listening on {host}:{bound}\n")
-        sys.stdout.flush()
+        print(f"listening on {host}:{bound}", flush=True)
         await stopping.wait()
         await server.stop()
 

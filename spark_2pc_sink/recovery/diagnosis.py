@@ -332,10 +332,8 @@ class Diagnosis:
     def view_kafka(self) -> KafkaView:
         return self.view_of(self.kafka.describe())
 
-    def view_of(self, described: TransactionDescription | KafkaError | KafkaTimeoutError) -> KafkaView:
-        """The same for an answer that was already received; an error in its place is raised."""
-        if isinstance(described, Exception):
-            raise described
+    def view_of(self, described: TransactionDescription) -> KafkaView:
+        """The same for an answer that was already received."""
         try:
             state = TransactionState(described.state)
         except ValueError as error:

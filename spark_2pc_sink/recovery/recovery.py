@@ -155,10 +155,14 @@ class Recovery:
         self._kafka = kafka
         self._store = store
         self._choice = choice
-        end = choice.open_transaction
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
-            options=options, kafka=kafka, store=store, clock=clock, topics=topics, open_transaction=end
+            options=options,
+            kafka=kafka,
+            store=store,
+            clock=clock,
+            topics=topics,
+            open_transaction=choice.open_transaction,
         )
         self.losses: LostCommits = self.diagnosis.losses
 

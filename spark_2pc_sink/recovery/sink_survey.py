@@ -185,6 +185,8 @@ class SinkSurvey:
     ) -> None:
         name = diagnosis.options.transactional_id
         try:
+            if isinstance(described, Exception):
+                raise described
             report = replace(diagnosis.judge(row, diagnosis.view_of(described)), driver=driver)
             if report.cause is HaltCause.DATABASE_BEHIND and report.driver_may_live:
                 # The row was read before Kafka, and a running driver may have written a batch in between.
@@ -201,11 +203,11 @@ class SinkSurvey:
         self._reports[name] = with_choices(report, diagnosis.options)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
-        names = (
-            filter(self._is_requested, TransactionQueries(cluster).open_ids()) if self._only is None else [self._only]
-        )
-        for name, described in describe_all(cluster, names, cluster.deadline()).items():
+        ids = TransactionQueries(cluster).open_ids() if self._only is None else [self._only]
+        for name, described in describe_all(cluster, filter(self._is_requested, ids), cluster.deadline()).items():
             try:
+                if isinstance(described, Exception):
+                    raise described
                 view = self._diagnosis(cluster, name, self._end).view_of(described)
             except (*_KAFKA_REFUSALS, ConfigurationError) as error:
                 # A configuration error: the id is not valid for a sink.
@@ -214,10 +216,8 @@ class SinkSurvey:
                 self._reports[name] = by_kafka(name, view)
 
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
-        left_ms = max(1, int(end.remaining_s * 1000))
-        options = replace(
-            self._options, transactional_id=name, settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms)
-        )
+        limit_ms = min(self._options.settle_deadline_ms, max(1, int(end.remaining_s * 1000)))
+        options = replace(self._options, transactional_id=name, settle_deadline_ms=limit_ms)
         client = TransactionClient(cluster, name, options.kafka)
         return Diagnosis(options=options, kafka=client, store=self._store, clock=self._clock)
 

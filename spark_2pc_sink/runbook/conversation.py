@@ -254,18 +254,15 @@ class Conversation:
     def _carry_out(self, choice: Choice, picture: Picture) -> RunbookEnd | None:
         if choice.act is Act.RECHECK:
             self._sides.wait(RECHECK_S)
-            return None
-        if choice.act is Act.COMPARE:
+        elif choice.act is Act.COMPARE:
             self._compare(picture)
-            return None
-        if choice.act is Act.ABORT_HANGING:
-            if self._confirm(choice):
-                self._did("\n".join(self._sides.abort_hanging(picture)), choice=choice.name)
-            return None
-        named = {option: self._value(option, question) for option, question in choice.inputs.items()}
-        if choice.act is Act.BY_HAND:
-            return self._by_hand(choice, named, picture)
-        return self._recover(choice, named, picture)
+        elif choice.act is not Act.ABORT_HANGING:
+            named = {option: self._value(option, question) for option, question in choice.inputs.items()}
+            carry_out = self._by_hand if choice.act is Act.BY_HAND else self._recover
+            return carry_out(choice, named, picture)
+        elif self._confirm(choice):
+            self._did("\n".join(self._sides.abort_hanging(picture)), choice=choice.name)
+        return None
 
     def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture) -> RunbookEnd:
         if choice.on_sink and choice.accepts:

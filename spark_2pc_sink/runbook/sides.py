@@ -45,8 +45,6 @@ class Readers:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The observed state of one sink."""
-
     transactional_id: str
     report: RecoveryReport | None = None
     kafka_problem: str = ""
@@ -128,8 +126,7 @@ class BothSides:
         report = picture.report
         if picture.kafka_problem or report is None or not report.settled or report.row is None:
             return picture
-        written = {TopicPartition.parse(name).topic for name in report.row.kafka_offsets}
-        topics = {*report.row.topic_ids, *written}
+        topics = {*report.row.topic_ids, *(TopicPartition.parse(name).topic for name in report.row.kafka_offsets)}
         with TransactionTool(kafka=self._kafka) as tool:
             readers = find_blocking_transactions(tool, topics, transactional_id=picture.transactional_id)
         return replace(picture, readers=readers)
@@ -167,8 +164,7 @@ class BothSides:
 
     def with_cluster(self, step: str) -> str:
         """A manual step; an incomplete command about transactions gets the cluster's flags."""
-        (complete,) = with_cluster([step], kafka_connection(KafkaOptions.parse(self._kafka)))
-        return complete
+        return with_cluster([step], kafka_connection(KafkaOptions.parse(self._kafka)))[0]
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)

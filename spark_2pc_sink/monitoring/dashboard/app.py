@@ -9,7 +9,6 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from http import HTTPStatus
-from types import FrameType
 from typing import Final
 
 from flask import Flask, abort, render_template, request
@@ -209,13 +208,8 @@ def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> No
     """Serve until SIGTERM or SIGINT. Prints one line, ``listening on http://HOST:PORT``, when it is ready."""
     listening = socket.create_server((host, port))
     server = http_server(make_app(watched, access), listening)
-
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, stop)
-    sys.stdout.write(f"listening on http://{host}:{listening.getsockname()[1]}\n")
-    sys.stdout.flush()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(f"listening on http://{host}:{listening.getsockname()[1]}", flush=True)
     # It ends by SystemExit and KeyboardInterrupt, and closes its connections.
     server.run()
 

@@ -167,7 +167,8 @@ class LostCommits:
         did = (
             f"continued without batches {named}, named by the operator as lost in the database; the logs have {listed}"
         )
-        passed = self._store.accept_loss(
+        actions.append(Action("accept_loss", did))
+        return self._store.accept_loss(
             row.transactional_id,
             row.generation,
             row.settled if shown is None else str(shown),
@@ -176,8 +177,6 @@ class LostCommits:
             kafka_offsets={**row.kafka_offsets, **newer},
             detail={"did": did, "batches": str(named)},
         )
-        actions.append(Action("accept_loss", did))
-        return passed
 
     def look(
         self, row: StateRow, came: int | None = None, *, limit_ms: int = SCAN_MS_MAX, bytes_max: int = SCAN_BYTES_MAX

@@ -39,10 +39,6 @@ class Bar:
     title: str
     parts: Mapping[str, float]
 
-    @property
-    def height(self) -> float:
-        return sum(self.parts.values())
-
 
 def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
     """An SVG element; '' without bars."""
@@ -50,7 +46,7 @@ def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
         return Markup()
     view = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "xmlns": "http://www.w3.org/2000/svg"}
     chart = Element("svg", {"class": "chart", "role": "img", "aria-label": name, **view})
-    top = nice_ceiling(max(bar.height for bar in bars))
+    top = nice_ceiling(max(sum(bar.parts.values()) for bar in bars))
     _add(chart, "line", "base", x1=_LEFT, x2=WIDTH - _RIGHT, y1=_y(0, top), y2=_y(0, top))
     _add(chart, "text", "tick", "0", x=_LEFT - 8, y=_y(0, top) + 4)
     for number in range(1, _GRID_LINES + 1):

@@ -332,7 +332,7 @@ class Diagnosis:
         return self.view_of(self.kafka.describe())
 
     def view_of(self, described: TransactionDescription) -> KafkaView:
-        """The same for an answer that was already received."""
+        """The coordinator's state, from an answer that was already received."""
         try:
             state = TransactionState(described.state)
         except ValueError as error:

@@ -79,8 +79,9 @@ def _run(given: argparse.Namespace) -> CommandResult:
 def _save(path: Path | None, log: IncidentLog) -> None:
     if path is None:
         return
+    text = json.dumps(log.as_json(), indent=2) + "\n" if path.suffix == ".json" else str(log)
     try:
-        path.write_text(json.dumps(log.as_json(), indent=2) + "\n" if path.suffix == ".json" else str(log))
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise refused("--protocol", str(path), str(error), "name a file that can be written") from error
 

@@ -14,26 +14,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from spark_2pc_sink import __version__
+from spark_2pc_sink import __version__, errors
 from spark_2pc_sink.cli import options, output
 from spark_2pc_sink.cli.options import CommandParser
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import (
-    AbortRefusedError,
-    ConfigurationError,
-    DualWriteError,
-    HaltError,
-    InDoubtError,
-    TakeOverRefusedError,
-)
 from spark_2pc_sink.extras import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: The module of each command. Only the requested one is loaded: the coordinator starts in a fraction of a second, and
 #: needs neither SQLAlchemy nor Arrow.
@@ -80,7 +70,8 @@ def command_parser(words: Sequence[str]) -> CommandParser:
     """A parser for the command in ``words``, or for all of them if there is none, for help and errors."""
     parser = CommandParser(prog=options.PROGRAM, description="Operate exactly-once writes to Kafka and PostgreSQL.")
     parser.add_argument("--version", action="version", version=f"spark-2pc-sink {__version__}")
-    parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of the output of --json")
+    about = "print the JSON Schema of the output of --json"
+    parser.add_argument("--json-schema", action=_PrintSchema, nargs=0, default=argparse.SUPPRESS, help=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     home = _HOMES.get(words[0]) if words else None
     for name in dict.fromkeys(_HOMES.values()) if home is None else (home,):
@@ -89,9 +80,6 @@ def command_parser(words: Sequence[str]) -> CommandParser:
 
 
 class _PrintSchema(argparse.Action):
-    def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **named)
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.exit(output.print_out(output.json_schema(), output.EXIT_SETTLED))
 
@@ -109,11 +97,11 @@ def _run(given: argparse.Namespace) -> CommandResult:
             as_given = flags_as_given(NamedConnection(words, database="database" in options.given_options(given)))
         with as_given, options.file_of(given).named_in_errors():
             result: CommandResult = given.run(given)
-    except ConfigurationError as error:
+    except errors.ConfigurationError as error:
         return CommandResult(exit_code=output.EXIT_USAGE, error=error)
-    except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
+    except (errors.AbortRefusedError, errors.HaltError, errors.InDoubtError, errors.TakeOverRefusedError) as error:
         return CommandResult(exit_code=output.EXIT_IN_DOUBT, error=error)
-    except (DualWriteError, MissingExtraError, OSError) as error:
+    except (errors.DualWriteError, MissingExtraError, OSError) as error:
         return CommandResult(exit_code=output.EXIT_FAILED, error=error)
     except KeyboardInterrupt:
         return CommandResult(exit_code=output.EXIT_INTERRUPTED, notes=("interrupted",))

@@ -10,19 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.options import (
-    add_sides,
-    add_sink,
-    add_sink_options,
-    environment_options,
-    file_of,
-    given_sink_options,
-    read_connection,
-)
+from spark_2pc_sink.cli.options import add_sides, add_sink, add_sink_options, given_sink_options
 from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult
-from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.options.sources import add_once
 from spark_2pc_sink.sink.check.check import TIMEOUT_S, check_sink
 
 if TYPE_CHECKING:
@@ -54,19 +44,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _check(given: argparse.Namespace) -> CommandResult:
-    options = sink_options(given)
+    options = given_sink_options(given)
     with _rows(given.schema) as rows:
         report = check_sink(options, rows, timeout_s=given.timeout)
-    found = [*report.problems, *(report.warnings if given.strict else ())]
-    code = EXIT_IN_DOUBT if found else EXIT_SETTLED
+    code = EXIT_IN_DOUBT if report.problems or (given.strict and report.warnings) else EXIT_SETTLED
     return CommandResult(exit_code=code, fields=report.as_json(), text=f"{report}\n")
-
-
-def sink_options(given: argparse.Namespace) -> SinkOptions:
-    """The options of a sink from flags, the file and the environment."""
-    said = given_sink_options(given)
-    add_once(said, file_of(given).options.items(), source="--config")
-    return SinkOptions.parse(**{**environment_options().options, **said, "kafka": read_connection(given)})
 
 
 @contextmanager

@@ -25,6 +25,10 @@ _EXITS: Final = (
     "exit codes: 0 there are entries; 1 the database refused or could not be reached; 2 wrong command line or option; "
     "4 no entries: no sink of that name has run, or none since then"
 )
+_OF_STATE: Final = (
+    "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
+    "command line or option; 3 something is missing, or has another version; 4 there is no state table"
+)
 _COLUMNS: Final = ("Time", "TransactionalId", "What", "Batch", "Who", "Reason", "Detail")
 #: How many of a batch's partitions a line names; JSON has all.
 _PARTITIONS_MAX: Final = 3
@@ -43,7 +47,21 @@ def add_commands(commands: Any) -> None:
     only.add_argument("--batches-only", action="store_true", help="without what drivers and people did")
     only.add_argument("--actions-only", action="store_true", help="without the batches")
     command.set_defaults(run=_history)
-    _add_state(commands)
+
+    state = commands.add_parser("state", help="create, migrate and check the tables in the database", epilog=_OF_STATE)
+    within = state.add_subparsers(required=True, metavar="COMMAND")
+    printing = within.add_parser("ddl", help="print the statements that create the tables; connects to nothing")
+    add_options(printing, *(item.name for item in options_of(RecoveryOptions) if setting_of(item).group is Theme.STATE))
+    printing.add_argument("--role", help="role that gets the privileges of a driver")
+    printing.set_defaults(run=_ddl)
+    about = "migrate the tables to this version, as their owner; safe to run twice, and while jobs run"
+    migrating = within.add_parser("migrate", help=about, epilog=_OF_STATE)
+    add_database(migrating)
+    migrating.set_defaults(run=_migrate)
+    checking = within.add_parser("check", help="show the version of the tables and what is missing", epilog=_OF_STATE)
+    add_database(checking)
+    checking.add_argument("--role", help="role whose privileges are checked (default: the connected role)")
+    checking.set_defaults(run=_check)
 
 
 def _history(given: argparse.Namespace) -> CommandResult:
@@ -102,32 +120,6 @@ def _action(line: ActionLine) -> tuple[str, ...]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-_OF_STATE: Final = (
-    "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
-    "command line or option; 3 something is missing, or has another version; 4 there is no state table"
-)
-
-
-def _add_state(commands: Any) -> None:
-    state = commands.add_parser("state", help="create, migrate and check the tables in the database", epilog=_OF_STATE)
-    within = state.add_subparsers(required=True, metavar="COMMAND")
-
-    printing = within.add_parser("ddl", help="print the statements that create the tables; connects to nothing")
-    add_options(printing, *(item.name for item in options_of(RecoveryOptions) if setting_of(item).group is Theme.STATE))
-    printing.add_argument("--role", help="role that gets the privileges of a driver")
-    printing.set_defaults(run=_ddl)
-
-    about = "migrate the tables to this version, as their owner; safe to run twice, and while jobs run"
-    migrating = within.add_parser("migrate", help=about, epilog=_OF_STATE)
-    add_database(migrating)
-    migrating.set_defaults(run=_migrate)
-
-    checking = within.add_parser("check", help="show the version of the tables and what is missing", epilog=_OF_STATE)
-    add_database(checking)
-    checking.add_argument("--role", help="role whose privileges are checked (default: the connected role)")
-    checking.set_defaults(run=_check)
 
 
 def _ddl(given: argparse.Namespace) -> CommandResult:

@@ -17,19 +17,11 @@ from typing import Any, Final, NoReturn
 
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.cli.output import LEVELS
-from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
+from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions, sources
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka import FIELD_OF
 from spark_2pc_sink.options.settings import choices_of, kind_of, options_of, refused, setting_of
-from spark_2pc_sink.options.sources import (
-    SourcedOptions,
-    add_once,
-    read_environment,
-    read_properties_file,
-    read_toml_file,
-    sourced_value,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +29,11 @@ PROGRAM: Final = "spark-2pc"
 
 
 class CommandLineError(Exception):
-    """Words that are not a command, or that the command does not accept. `usage` lists those that it accepts."""
+    """Words that are not a command, or that it does not accept; the message ends with those that it does."""
 
-    def __init__(self, message: str, *, command: str | None, usage: str) -> None:
-        super().__init__(message, command, usage)
-        self.message = message
+    def __init__(self, message: str, *, command: str | None) -> None:
+        super().__init__(message)
         self.command = command
-        self.usage = usage
-
-    def __str__(self) -> str:
-        return f"{self.message}\n{self.usage}".rstrip()
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -68,7 +55,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print and exit for."""
-        raise CommandLineError(message, command=self.command, usage=self.format_usage())
+        raise CommandLineError(f"{message}\n{self.format_usage()}".rstrip(), command=self.command)
 
 
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -80,18 +67,18 @@ _OF_KAFKA: Final = ("bootstrap_server", "command_config")
 _SECRETS: Final = {"sasl.jaas.config", *(name for name, item in FIELD_OF.items() if setting_of(item).secret)}
 
 
-def file_of(given: argparse.Namespace) -> SourcedOptions:
+def file_of(given: argparse.Namespace) -> sources.SourcedOptions:
     """The options in the file of ``--config``, read once, as it may be a pipe; empty if no file was given."""
     if not hasattr(given, "options_of_file"):
         path = getattr(given, "sink_file", None)
-        given.options_of_file = SourcedOptions() if path is None else read_toml_file(path)
-    found: SourcedOptions = given.options_of_file
+        given.options_of_file = sources.SourcedOptions() if path is None else sources.read_toml_file(path)
+    found: sources.SourcedOptions = given.options_of_file
     return found
 
 
-def environment_options() -> SourcedOptions:
+def environment_options() -> sources.SourcedOptions:
     """The options in the environment. Other variables are ignored: the job's own start refuses them."""
-    return read_environment(os.environ, strict=False)
+    return sources.read_environment(os.environ, strict=False)
 
 
 def warn_of_secrets(given: argparse.Namespace) -> None:
@@ -138,7 +125,6 @@ _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions) if item.
 
 
 def add_options(command: argparse.ArgumentParser, *names: str) -> None:
-    """Add the flag of each option; its default is that of the declaration."""
     for name in names:
         item, about = _DECLARED[name], setting_of(_DECLARED[name])
         default = "" if item.default in (None, False) else f" (default: {item.default})"
@@ -153,27 +139,30 @@ def add_options(command: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_sink_options(command: argparse.ArgumentParser, options: type[SinkOptions] = SinkOptions) -> None:
-    """Add a flag for each option of a sink that no other flag gives and that has a text; see `sourced_value`."""
+    """Add a flag for each option of a sink that no other flag gives and that has a text."""
     for item in options_of(options):
         if item.name not in _OTHER_FLAGS and "Callable" not in kind_of(item):
             why = setting_of(item).why.replace("%", "%%")
             command.add_argument(_flag(item.name), default=argparse.SUPPRESS, metavar="VALUE", help=why)
 
 
-def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
-    """The values of these flags, and of the others that name an option of a sink, without ``kafka``."""
-    said = {}
+def given_sink_options(given: argparse.Namespace) -> SinkOptions:
+    """The options of a sink from these flags, all others that name one, the file and the environment."""
+    said: dict[str, Any] = {}
     for item in options_of(SinkOptions):
         text = getattr(given, item.name, None)
         if item.name != "kafka" and text is not None:
-            said[item.name] = sourced_value(item.name, text, source=_flag(item.name)) if isinstance(text, str) else text
-    return said
+            said[item.name] = (
+                sources.sourced_value(item.name, text, source=_flag(item.name)) if isinstance(text, str) else text
+            )
+    sources.add_once(said, file_of(given).options.items(), source="--config")
+    return SinkOptions.parse(**{**environment_options().options, **said, "kafka": read_connection(given)})
 
 
 def add_timeout(command: argparse.ArgumentParser, *, default: int = StatusOptions.timeout_s) -> None:
     """Add the time limit of a look at both sides, in seconds: the option ``timeout_s`` of `status`."""
-    [about] = [setting_of(item).why for item in options_of(StatusOptions) if item.name == "timeout_s"]
-    about = f"{about} (default: %(default)s)"
+    [why] = [setting_of(item).why for item in options_of(StatusOptions) if item.name == "timeout_s"]
+    about = f"{why} (default: %(default)s)"
     command.add_argument("--timeout", dest="timeout_s", type=int, default=default, metavar="SECONDS", help=about)
 
 
@@ -195,7 +184,6 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
 
 
 def add_sides(command: argparse.ArgumentParser, *, required: bool = True, positional: bool = False) -> None:
-    """Add Kafka's connection, and the database with its tables."""
     add_connection(command)
     add_database(command, required=required, positional=positional)
 
@@ -212,7 +200,7 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
         return flagged
     # A flag may name another sink of the same database than the file.
     said = {name: value for name, value in flagged.items() if name != "transactional_id"}
-    add_once(said, _known_here(file_of(given), given).items(), source="--config")
+    sources.add_once(said, _known_here(file_of(given), given).items(), source="--config")
     said = {**_known_here(environment_options(), given), **said, **flagged}
     if given.database_required and "database" not in said:
         rule = "is required to find the state table, and is not in --config or SPARK_2PC_DATABASE either"
@@ -228,7 +216,7 @@ def given_sides(given: argparse.Namespace) -> dict[str, Any]:
     return {"kafka": read_connection(given), **given_options(given)}
 
 
-def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
+def _known_here(found: sources.SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
     """The sink options that the command accepts. Options for one start only are never read from a file."""
     names = {"database", *READER_FLAGS}
     if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
@@ -252,12 +240,12 @@ def read_connection(given: argparse.Namespace) -> dict[str, Any]:
     for prefix in _PLACES:
         server, file, named = (getattr(given, f"{prefix}{name}", None) for name in (*_OF_KAFKA, "kafka"))
         if file is not None:
-            read = read_properties_file(Path(file), option="--command-config")
-            add_once(properties, read, source="--command-config")
-        add_once(properties, map(_as_property, named or ()), source="--kafka")
+            read = sources.read_properties_file(Path(file), option="--command-config")
+            sources.add_once(properties, read, source="--command-config")
+        sources.add_once(properties, map(_as_property, named or ()), source="--kafka")
         if server is not None:
-            add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
-    add_once(properties, file_of(given).kafka.items(), source="--config")
+            sources.add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
+    sources.add_once(properties, file_of(given).kafka.items(), source="--config")
     located = bool(properties.keys() & BOOTSTRAP_NAMES)
     for name, value in environment_options().kafka.items():
         if not (located and name in BOOTSTRAP_NAMES):
@@ -286,8 +274,7 @@ def reason_for(given: argparse.Namespace, decided: str) -> str:
         rule = "a reason is required for the history of operators' decisions, and there is no terminal to ask for it"
         raise refused("--reason", None, rule, remedy)
     # Not on standard output, which may be read by a program.
-    sys.stderr.write(f"Why {decided}? (The reason is kept in spark-2pc history): ")
-    sys.stderr.flush()
+    print(f"Why {decided}? (The reason is kept in spark-2pc history): ", end="", file=sys.stderr, flush=True)
     typed = sys.stdin.readline().strip()
     if not typed:
         raise refused("--reason", typed, "must not be empty", remedy)

@@ -48,27 +48,20 @@ def make_usable() -> None:
 
 
 def print_out(text: str, code: int) -> int:
-    """Print a text on standard output, all of it, and return the exit code.
-
-    A reader that has closed the pipe, as ``head`` does, is not a failure.
-    """
+    """Print a text on standard output, all of it, and return the exit code."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        leave_output()
     except OSError as error:
-        leave_output()
-        sys.stderr.write(f"spark-2pc: the result could not be printed: {error}\n")
-        return EXIT_FAILED
+        # Pending output is discarded: the interpreter would write it when it exits.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        # A reader that has closed the pipe, as ``head`` does, is not a failure.
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"spark-2pc: the result could not be printed: {error}\n")
+            return EXIT_FAILED
     return code
-
-
-def leave_output() -> None:
-    """Discard pending output to standard output, which the interpreter writes when it exits."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 #: Name and version of the schema. It grows if a field is removed or changes its meaning; new ones may be added.
@@ -77,8 +70,6 @@ FORMAT: Final = "spark-2pc/1"
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """Result of a command, for both forms of output."""
-
     exit_code: int = EXIT_SETTLED
     fields: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -101,25 +92,16 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
 
 def envelope(result: CommandResult, command: str | None) -> dict[str, Any]:
     """The object that ``--json`` prints: four fields that all commands share, and this command's own."""
-    return {
-        "format": FORMAT,
-        "command": command,
-        "exit_code": result.exit_code,
-        "error": None if result.error is None else error_fields(result.error),
-        **result.fields,
-    }
-
-
-def error_fields(error: BaseException) -> dict[str, Any]:
-    """An error as JSON: its class, its message, why a person has to decide, and possible actions."""
-    cause = getattr(error, "cause", None)
-    remedy = getattr(error, "remedy", None)
-    return {
-        "type": type(error).__name__,
-        "message": str(error),
-        "cause": cause.value if isinstance(cause, Enum) else None,
-        "remedies": list(getattr(error, "remedies", [remedy] if remedy else [])),
-    }
+    error, told = result.error, None
+    if error is not None:
+        cause, remedy = getattr(error, "cause", None), getattr(error, "remedy", None)
+        told = {
+            "type": type(error).__name__,
+            "message": str(error),
+            "cause": cause.value if isinstance(cause, Enum) else None,
+            "remedies": list(getattr(error, "remedies", [remedy] if remedy else [])),
+        }
+    return {"format": FORMAT, "command": command, "exit_code": result.exit_code, "error": told, **result.fields}
 
 
 def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -180,8 +162,7 @@ class JsonFormatter(logging.Formatter):
 @contextmanager
 def logging_to_stderr(given: argparse.Namespace) -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
-    as_json = getattr(given, "log_json", False)
-    sink = getattr(given, "transactional_id", None)
+    as_json, sink = getattr(given, "log_json", False), getattr(given, "transactional_id", None)
     handler.setFormatter(JsonFormatter(sink) if as_json else logging.Formatter(_TEXT))
     handler.setLevel(getattr(given, "log_level", "WARNING"))
     root = logging.getLogger()

@@ -69,8 +69,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
     sides = BothSides(connection, timeout_s=given.timeout_s, **form)
     log = IncidentLog(who=Actor.of_this_process(PROGRAM), save=partial(_save, given.protocol))
     log.save(log)
-    conversation = Conversation(sides, Terminal(), log, told=given.cause, automatic=given.yes)
-    ending = conversation.run(transactional_id)
+    ending = Conversation(sides, Terminal(), log, told=given.cause, automatic=given.yes).run(transactional_id)
     fields = {"ending": ending.name.lower(), "protocol": log.as_json()}
     # The dialogue's messages about the side are in the log.
     error = ConnectionError(ending.value) if ending is RunbookEnd.OUT_OF_REACH else None
@@ -80,8 +79,9 @@ def _run(given: argparse.Namespace) -> CommandResult:
 def _save(path: Path | None, log: IncidentLog) -> None:
     if path is None:
         return
+    text = json.dumps(log.as_json(), indent=2) + "\n" if path.suffix == ".json" else str(log)
     try:
-        path.write_text(json.dumps(log.as_json(), indent=2) + "\n" if path.suffix == ".json" else str(log))
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise refused("--protocol", str(path), str(error), "name a file that can be written") from error
 

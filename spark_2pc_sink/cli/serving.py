@@ -57,7 +57,6 @@ def read_token(path: Path | None) -> str | None:
 
 
 def watched(given: argparse.Namespace) -> Watched:
-    """The systems named on the command line."""
     # Imported for these commands only.
     from spark_2pc_sink.monitoring import Watched  # noqa: PLC0415
 
@@ -97,19 +96,6 @@ other address a token is required. See docs/dashboard.md.
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    _add_coordinator(commands)
-    about = "serve metrics of all sinks to Prometheus"
-    exporter = commands.add_parser("exporter", help=about, description=_EXPORTER)
-    note = "that Prometheus must send (Authorization: Bearer); without it no token is required"
-    _add_server(exporter, listen="127.0.0.1:9939", note=note, reader="Prometheus reaches the metrics")
-    exporter.set_defaults(run=_export)
-    dashboard = commands.add_parser("dashboard", help="serve a web page of all sinks", description=_DASHBOARD)
-    note = "that visitors must enter; without it one is generated and printed if --listen is not a loopback address"
-    _add_server(dashboard, listen="127.0.0.1:8939", note=note, reader="browsers reach the page")
-    dashboard.set_defaults(run=_show)
-
-
-def _add_coordinator(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about, form = "start the reference coordinator, a Kafka of one node", argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser("coordinator", help=about, description=_COORDINATOR, formatter_class=form)
     about = "short for listeners=PLAINTEXT://HOST:PORT; port 0: any free port"
@@ -122,6 +108,16 @@ def _add_coordinator(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at /metrics")
     add_host_names(parser, option="--metrics-host-name", reader="Prometheus reaches the metrics")
     parser.set_defaults(run=_coordinate)
+
+    about = "serve metrics of all sinks to Prometheus"
+    exporter = commands.add_parser("exporter", help=about, description=_EXPORTER)
+    note = "that Prometheus must send (Authorization: Bearer); without it no token is required"
+    _add_server(exporter, listen="127.0.0.1:9939", note=note, reader="Prometheus reaches the metrics")
+    exporter.set_defaults(run=_export)
+    dashboard = commands.add_parser("dashboard", help="serve a web page of all sinks", description=_DASHBOARD)
+    note = "that visitors must enter; without it one is generated and printed if --listen is not a loopback address"
+    _add_server(dashboard, listen="127.0.0.1:8939", note=note, reader="browsers reach the page")
+    dashboard.set_defaults(run=_show)
 
 
 def _add_server(parser: argparse.ArgumentParser, *, listen: str, note: str, reader: str) -> None:

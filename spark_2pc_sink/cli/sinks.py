@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.cli.options import add_options, add_sides, add_sink, add_timeout, given_sides, reason_for
@@ -16,10 +16,7 @@ from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, StatusOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.report import IN_DOUBT, StatusReport
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.recovery.report import Condition, RecoveryReport
+from spark_2pc_sink.recovery.report import IN_DOUBT, Condition, RecoveryReport, StatusReport
 
 #: Maximum of listed sinks; beyond it, fine sinks are only counted.
 ROWS_MAX: Final = 20
@@ -52,9 +49,7 @@ def status_text(
 
 def ordered(reports: Sequence[RecoveryReport]) -> list[RecoveryReport]:
     """Sinks that need a person first, the oldest of them first; then by id."""
-    return sorted(
-        reports, key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id)
-    )
+    return sorted(reports, key=lambda one: (_ORDER.index(one.condition), -(one.waits_s or 0.0), one.transactional_id))
 
 
 def _problems(found: StatusReport) -> list[str]:
@@ -69,7 +64,6 @@ def _problems(found: StatusReport) -> list[str]:
 
 
 def _unread(found: StatusReport) -> list[tuple[str, str]]:
-    """The sides that could not be read, each with its problem."""
     sides = (("Kafka", found.kafka_problem), ("the database", found.database_problem))
     return [(side, problem) for side, problem in sides if problem]
 
@@ -82,6 +76,10 @@ _STATUS_EXITS: Final = (
     "exit codes: 0 nothing is in doubt; 1 a side could not be read, or (if nothing is in doubt) the data of a sink is "
     "invalid; 2 wrong command line or option; 3 something is in doubt (normal for a moment during a batch); 4 none of "
     "the requested sinks is known here: the state table has no row for it, or it belongs to another Kafka cluster"
+)
+_RECOVER_EXITS: Final = (
+    "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
+    "option; 3 something is in doubt (normal for a moment during a batch); 4 the state table has no row for the sink"
 )
 
 
@@ -112,16 +110,26 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     looking.add_argument("--wait", dest="wait_s", type=int, nargs="?", const=WAIT_S, metavar="SECONDS", help=about)
     looking.set_defaults(run=_status)
-    _add_recover(commands)
+
+    about = "settle what a crashed job left; safe to run twice"
+    settling = commands.add_parser("recover", help=about, epilog=_RECOVER_EXITS)
+    add_sides(settling, positional=True)
+    add_sink(settling, about="the sink (default: that of --config)", required=True)
+    add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
+    add_options(settling, "accept_database")
+    choice = settling.add_mutually_exclusive_group()
+    for decision in OperatorDecision:
+        about = f"for a batch that Kafka lacks: {decision.value}"
+        [flag] = flags({"decision": decision})
+        choice.add_argument(flag, dest="decision", action="store_const", const=decision, help=about)
+    settling.set_defaults(run=_recover)
 
 
 def exit_code_of(found: StatusReport) -> int:
     """The exit code of a status. A picture that lacks a side is not an answer, even if the rest is fine."""
-    if _unread(found):
-        return EXIT_FAILED
-    if found.in_doubt:
+    if found.in_doubt and not _unread(found):
         return EXIT_IN_DOUBT
-    if found.unreadable:
+    if not found.complete:
         return EXIT_FAILED
     none_known = all(report.condition in {"elsewhere", "not_known"} for report in found.sinks)
     return EXIT_NOT_KNOWN if none_known else EXIT_SETTLED
@@ -133,7 +141,10 @@ def _status(given: argparse.Namespace) -> CommandResult:
     def look() -> StatusReport:
         return status(match=given.match, timeout_s=given.timeout_s, **options)
 
-    found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, _say, SystemClock())
+    def say(line: str) -> None:
+        print(f"spark-2pc: {line}", file=sys.stderr, flush=True)
+
+    found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, say, SystemClock())
     shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}
     fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found
     code = exit_code_of(found)
@@ -167,32 +178,6 @@ def wait_until_settled(
             say(f"waiting for {waits_for}")
             told = waits_for
         clock.sleep(min(_PAUSE_S, deadline.remaining_s))
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"spark-2pc: {line}\n")
-    sys.stderr.flush()
-
-
-_RECOVER_EXITS: Final = (
-    "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
-    "option; 3 something is in doubt (normal for a moment during a batch); 4 the state table has no row for the sink"
-)
-
-
-def _add_recover(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "settle what a crashed job left; safe to run twice"
-    settling = commands.add_parser("recover", help=about, epilog=_RECOVER_EXITS)
-    add_sides(settling, positional=True)
-    add_sink(settling, about="the sink (default: that of --config)", required=True)
-    add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
-    add_options(settling, "accept_database")
-    choice = settling.add_mutually_exclusive_group()
-    for decision in OperatorDecision:
-        about = f"for a batch that Kafka lacks: {decision.value}"
-        [flag] = flags({"decision": decision})
-        choice.add_argument(flag, dest="decision", action="store_const", const=decision, help=about)
-    settling.set_defaults(run=_recover)
 
 
 def _recover(given: argparse.Namespace) -> CommandResult:

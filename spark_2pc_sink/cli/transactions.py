@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.choices.choice import RECOVER
-from spark_2pc_sink.cli.options import (
-    OUTER,
-    add_connection,
-    add_options,
-    add_sides,
-    given_options,
-    read_connection,
-    reason_for,
-)
+from spark_2pc_sink.cli import options
 from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_SETTLED, CommandResult, as_table
 from spark_2pc_sink.errors import AbortRefusedError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
@@ -27,16 +18,7 @@ from spark_2pc_sink.options import KafkaOptions, RecoveryOptions
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.report import kafka_connection
-from spark_2pc_sink.transactions import ListFilter, TransactionTool
-from spark_2pc_sink.transactions.ending import (
-    AFTER_TERMINATION,
-    AS_DECIDED,
-    KnownSinks,
-    about_id,
-    end_hanging,
-    end_known,
-    with_cluster,
-)
+from spark_2pc_sink.transactions import ListFilter, TransactionTool, ending
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +64,7 @@ def add_commands(commands: Any) -> None:
         epilog=_RUNBOOK,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_connection(parser, prefix=OUTER)
+    options.add_connection(parser, prefix=options.OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_looking(within)
     _add_ending(within)
@@ -134,13 +116,13 @@ def _add_ending(within: Any) -> None:
     aliases = ["forceTerminateTransaction"]
     terminating = _command(within, "force-terminate", _force_terminate, about, aliases=aliases)
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
-    add_options(terminating, "reason")
+    options.add_options(terminating, "reason")
 
 
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = within.add_parser(name, help=about, description=about, aliases=aliases)
     # The state table shows whether an id is a sink's, whose transactions `recover` ends.
-    add_sides(parser, required=False)
+    options.add_sides(parser, required=False)
     parser.set_defaults(run=run)
     return parser
 
@@ -151,23 +133,22 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(given: argparse.Namespace) -> CommandResult:
-    same = ("running_longer_than_ms", "transactional_id_pattern", "broker_id")
-    asked = {name: getattr(given, name) for name in same}
+    asked = {name: getattr(given, name) for name in ("running_longer_than_ms", "transactional_id_pattern", "broker_id")}
     wanted = ListFilter(states=tuple(given.state), producer_ids=tuple(given.producer_id), **asked)
-    kafka = read_connection(given)
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
     sinks = look_up_sinks(given, kafka)
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
     found = [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]
     open_ids = [row["transactional_id"] for row in found if row["sink"] and row["state"] == TransactionState.ONGOING]
-    ends = _complete(kafka, [about_id(RECOVER, name, AS_DECIDED) for name in open_ids])
+    ends = _complete(kafka, [ending.about_id(RECOVER, name, ending.AS_DECIDED) for name in open_ids])
     text = _table(rows, {**columns, "TransactionState": "state"})
     return CommandResult(fields={"transactions": found}, text=text, remedies=ends)
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
-    kafka = read_connection(given)
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         found = tool.describe(given.transactional_id)
     is_sink = _is_sink(look_up_sinks(given, kafka), found.transactional_id)
@@ -181,13 +162,13 @@ def _describe(given: argparse.Namespace) -> CommandResult:
         "TransactionDurationMs": "duration_ms",
         "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
     }
-    ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
+    ends = ending.end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
     fields = {"transaction": {**asdict(found), "sink": is_sink}}
     return CommandResult(fields=fields, text=_table([found], columns), remedies=_complete(kafka, ends))
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
-    with TransactionTool(kafka=read_connection(given)) as tool:
+    with TransactionTool(kafka=options.read_connection(given)) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
         **_PRODUCER,
@@ -196,8 +177,7 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
         "LastTimestamp": "last_timestamp_ms",
         "CurrentTransactionStartOffset": "start_offset",
     }
-    fields = {"producers": [asdict(row) for row in rows]}
-    return CommandResult(fields=fields, text=_table(rows, columns))
+    return CommandResult(fields={"producers": [asdict(row) for row in rows]}, text=_table(rows, columns))
 
 
 def _find_hanging(given: argparse.Namespace) -> CommandResult:
@@ -205,7 +185,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         rule = "must be a number of minutes, 0 or more"
         remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
         raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
-    kafka, place = read_connection(given), {"topic": given.topic, "partition": given.partition}
+    kafka, place = options.read_connection(given), {"topic": given.topic, "partition": given.partition}
     limit_ms = given.max_transaction_timeout * _MINUTE_MS
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.find_hanging(**place, broker_id=given.broker_id, max_timeout_ms=limit_ms)
@@ -219,7 +199,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
     hanging: list[dict[str, Any]] = []
     for row in rows:
         sink = None if sinks is None else sinks.producers.get(row.producer_id)
-        remedies = _complete(kafka, end_hanging(row, sink=sink))
+        remedies = _complete(kafka, ending.end_hanging(row, sink=sink))
         hanging.append({**asdict(row), "sink": sink, "remedies": list(remedies)})
     return CommandResult(
         exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
@@ -232,7 +212,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    kafka, found = read_connection(given), {"start_offset": given.start_offset, "producer": producer}
+    kafka, found = options.read_connection(given), {"start_offset": given.start_offset, "producer": producer}
     with TransactionTool(kafka=kafka) as tool:
         try:
             done = tool.abort(given.topic, given.partition, **found, coordinator_epoch=coordinator_epoch)
@@ -240,18 +220,18 @@ def _abort(given: argparse.Namespace) -> CommandResult:
             sinks = None if error.owner is None else look_up_sinks(given, kafka)
             if sinks is None:
                 raise
-            ends = end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
+            ends = ending.end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
             raise replace(error, remedies=_complete(kafka, ends)) from error
     text = _table([done], {**_OPEN, "Reason": "reason"})
     return CommandResult(fields={"aborted": asdict(done)}, text=text)
 
 
-def _is_sink(sinks: KnownSinks | None, transactional_id: str) -> bool | None:
+def _is_sink(sinks: ending.KnownSinks | None, transactional_id: str) -> bool | None:
     return None if sinks is None else transactional_id in sinks.ids
 
 
 def _complete(kafka: Mapping[str, str], remedies: Sequence[str]) -> tuple[str, ...]:
-    return with_cluster(remedies, kafka_connection(KafkaOptions.parse(kafka))) if remedies else ()
+    return ending.with_cluster(remedies, kafka_connection(KafkaOptions.parse(kafka))) if remedies else ()
 
 
 def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int | None]:
@@ -273,40 +253,39 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
 
 
 def _force_terminate(given: argparse.Namespace) -> CommandResult:
-    said = given_options(given)
+    said = options.given_options(given)
     note: dict[str, Any] = {name: said[name] for name in ("database", "state_schema", "state_table") if name in said}
     if "database" in note or "reason" in said:
-        note["reason"] = reason_for(given, "force-terminate")
-    kafka = read_connection(given)
+        note["reason"] = options.reason_for(given, "force-terminate")
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
     not_logged = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"
     notes = done.warnings if "database" in note else (*done.warnings, not_logged)
     aborted = done.state_before == TransactionState.ONGOING
     may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
-    check = about_id(RECOVER, done.transactional_id, AFTER_TERMINATION)
+    check = ending.about_id(RECOVER, done.transactional_id, ending.AFTER_TERMINATION)
     remedies = _complete(kafka, [check] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
-    fields = {"terminated": asdict(done)}
-    return CommandResult(fields=fields, text=text, notes=notes, remedies=remedies)
+    return CommandResult(fields={"terminated": asdict(done)}, text=text, notes=notes, remedies=remedies)
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:
-    cells: list[Callable[[Any], object]] = [
-        operator.attrgetter(cell) if isinstance(cell, str) else cell for cell in columns.values()
-    ]
-    return as_table(list(columns), [[cell(value) for cell in cells] for value in values])
+    cells = columns.values()
+    rows = [[getattr(value, cell) if isinstance(cell, str) else cell(value) for cell in cells] for value in values]
+    return as_table(list(columns), rows)
 
 
-def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:
+def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> ending.KnownSinks | None:
     """The sinks, for remedies; None if no database is named, or, as the log then says, it cannot be read."""
-    said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
+    known = options.given_options(given).items()
+    said = {name: value for name, value in known if name not in ("transactional_id", "reason")}
     if "database" not in said:
         return None
     try:
         with closing(open_store(RecoveryOptions.of_every_sink(kafka=kafka, **said))) as store:
-            return KnownSinks.of([*store.read_all(), *store.read_lost()])
+            return ending.KnownSinks.of([*store.read_all(), *store.read_lost()])
     except StateStoreError as error:
         _log.warning("cannot tell which transactions belong to sinks: %s", error)
         return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -200,20 +199,19 @@ def _of_sinks(
 
 
 def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
-    database, kafka = not found.database_problem, not found.kafka_problem
     figures = [
-        ("spark_2pc_database_up", "1 if the database answered, else 0.", database),
-        ("spark_2pc_kafka_up", "1 if Kafka answered, else 0.", kafka),
+        ("spark_2pc_database_up", "1 if the database answered, else 0.", not found.database_problem),
+        ("spark_2pc_kafka_up", "1 if Kafka answered, else 0.", not found.kafka_problem),
         ("spark_2pc_scrape_duration_seconds", "How long both sides took to answer.", took_s),
     ]
-    if database:
-        elsewhere = sum(1 for sink in found.sinks if sink.elsewhere)
+    if not found.database_problem:
+        elsewhere, unreadable = sum(sink.elsewhere for sink in found.sinks), len(found.unreadable)
+        about = "Sinks with invalid data on one side, which have no other series."
         figures += [
             ("spark_2pc_sinks", "Sinks of the database with valid data.", len(found.sinks)),
             ("spark_2pc_sinks_elsewhere", "Sinks that write to another Kafka cluster.", elsewhere),
+            ("spark_2pc_sinks_unreadable", about, unreadable),
         ]
-        about = "Sinks with invalid data on one side, which have no other series."
-        figures.append(("spark_2pc_sinks_unreadable", about, len(found.unreadable)))
     for name, text, value in figures:
         yield GaugeMetricFamily(name, text, value=float(value))
 
@@ -236,12 +234,10 @@ class SinkCollector(Collector):
         self._newest_s = float("-inf")
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics."""
         asked_s = time.monotonic()
         with self._looking:
             if self._newest_s < asked_s:
-                self._newest = self._look()
-                self._newest_s = time.monotonic()
+                self._newest, self._newest_s = self._look(), time.monotonic()
             yield from self._newest
 
     def _look(self) -> list[Metric]:
@@ -266,16 +262,14 @@ class SinkCollector(Collector):
 
 def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
     """Serve ``/metrics`` until SIGTERM or SIGINT. Prints one line, ``listening on HOST:PORT``, when it is ready."""
-    asyncio.run(_serve(MetricsServer(SinkCollector(watched), access, in_thread=True), host, port))
 
+    async def until_stopped() -> None:
+        stopping, server = asyncio.Event(), MetricsServer(SinkCollector(watched), access, in_thread=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        _, bound = await server.start(host, port)
+        print(f"listening on {host}:{bound}", flush=True)
+        await stopping.wait()
+        await server.stop()
 
-async def _serve(server: MetricsServer, host: str, port: int) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    _, bound = await server.start(host, port)
-    sys.stdout.write(f"listening on {host}:{bound}\n")
-    sys.stdout.flush()
-    await stopping.wait()
-    await server.stop()
+    asyncio.run(until_stopped())

@@ -6,12 +6,13 @@ history that each decision writes, the rest from the table of actions (`jdbc_sta
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from jdbc_state import Actor, SqlStateStore
+from jdbc_state import Actor, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.actions import ActionLine
 from jdbc_state.history import ADOPTED, CLAIMED, EMPTY, NOTED, PASSED
 from jdbc_state.sink_log import log_for_sink
@@ -27,11 +28,6 @@ from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery, kept_for, resend
 from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, sink_flags
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from jdbc_state import HistoryLine, StateRow
 
 #: How long a live driver may be missing from the database: it checks its session every second, and reopens it if it
 #: broke (the database was restarted, a connection was cut).
@@ -180,8 +176,6 @@ def _left_alone(
 LAST: Final = 50
 #: The maximum that can be requested.
 LAST_MAX: Final = 1_000_000
-#: Arguments of `history` that are not options of a sink.
-_OWN: Final = {"last", "since", "batches", "actions"}
 #: History events without a batch: their actions are listed instead.
 _NO_BATCH: Final = (CLAIMED, ADOPTED)
 #: History events whose batch was not decided together with rows: their time is that of settling.
@@ -226,13 +220,13 @@ class HistoryReport:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The entries as JSON has them: ``kind`` is ``batch`` or ``action``, times are ISO 8601 in UTC."""
-        found = []
-        for entry in self.entries:
-            values = {
-                name: utc(value) if isinstance(value, datetime) else value for name, value in asdict(entry).items()
+        return [
+            {
+                "kind": "batch" if isinstance(entry, BatchEntry) else "action",
+                **{name: utc(each) if isinstance(each, datetime) else each for name, each in asdict(entry).items()},
             }
-            found.append({"kind": "batch" if isinstance(entry, BatchEntry) else "action", **values})
-        return found
+            for entry in self.entries
+        ]
 
 
 @checks_keywords
@@ -274,7 +268,8 @@ def history(
         raise refused("since", str(since), "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)")
     if last is not None and not 1 <= last <= LAST_MAX:
         raise refused("last", last, f"must be between 1 and {LAST_MAX}", "pass a number in that range")
-    options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in _OWN})
+    own = {"last", "since", "batches", "actions"}
+    options = RecoveryOptions.of_every_sink(**{name: value for name, value in given.items() if name not in own})
     number = last or (LAST if since is None else LAST_MAX)
     found: list[Entry] = []
     with closing(open_store(options)) as store:

@@ -6,17 +6,28 @@ The rules are pure (`spark_2pc_sink.recipe`). This module collects their input, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from jdbc_state import DECIDED, DONE, NONE, OWED
+from jdbc_state import DECIDED, DONE, NONE, OWED, StateRow, StateStore
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.choices import Facts, HaltCause, remedies
+from spark_2pc_sink.choices import Facts, HaltCause, HaltError, remedies
 from spark_2pc_sink.choices.choice import Fact
 from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError, StateStoreError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.ids import (
+    TIMEOUT_NEVER_MS,
+    BatchRange,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+)
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer, TransactionDescription
 from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
+from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records, was_remade
 from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
@@ -34,17 +45,6 @@ from spark_2pc_sink.recipe.resolve import (
     resolve,
 )
 from spark_2pc_sink.recovery.report import Action, RecoveryReport, duration, owed_reason, shown, sink_flags, view_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.errors import HaltError
-    from spark_2pc_sink.ids import BatchRange
-    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer, TransactionDescription
-    from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
-    from spark_2pc_sink.options import CommonOptions
-    from spark_2pc_sink.recovery.report import ActionKind
 
 
 class KafkaSide(Protocol):
@@ -157,7 +157,6 @@ class LostCommits:
         return row
 
     def pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
-        """Continue after the batches that the operator has named."""
         lost.check(named)
         transactions = lost.found.transactions
         newer = {str(partition): at for each in transactions for partition, at in each.offsets.items()}
@@ -168,7 +167,8 @@ class LostCommits:
         did = (
             f"continued without batches {named}, named by the operator as lost in the database; the logs have {listed}"
         )
-        passed = self._store.accept_loss(
+        actions.append(Action("accept_loss", did))
+        return self._store.accept_loss(
             row.transactional_id,
             row.generation,
             row.settled if shown is None else str(shown),
@@ -177,8 +177,6 @@ class LostCommits:
             kafka_offsets={**row.kafka_offsets, **newer},
             detail={"did": did, "batches": str(named)},
         )
-        actions.append(Action("accept_loss", did))
-        return passed
 
     def look(
         self, row: StateRow, came: int | None = None, *, limit_ms: int = SCAN_MS_MAX, bytes_max: int = SCAN_BYTES_MAX
@@ -220,8 +218,7 @@ def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resol
         return resolution
     written = _written_by(row)
     logs = kafka.view_logs(written.offsets, starts=not committed)
-    lost = find_lost_records(written, logs, committed=committed)
-    return lost or resolution
+    return find_lost_records(written, logs, committed=committed) or resolution
 
 
 def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
@@ -245,8 +242,6 @@ def _written_by(row: StateRow) -> WrittenRecords:
 PARTITION_MS_MIN: Final = 1_000
 #: How many undetermined partitions a message names: a row may have hundreds.
 SHOWN_PARTITIONS_MAX: Final = 20
-
-
 _BY_MARKER: Final = {
     Marker.COMMIT: (Verdict.MARK_DONE, "is COMMIT"),
     Marker.ABORT: (Verdict.MARK_OWED, "is ABORT"),
@@ -280,49 +275,41 @@ def ask_the_log(kafka: KafkaSide, row: StateRow, deadline: Deadline) -> Resoluti
         where = f"the control marker of {producer} in {partition} after offset {last_offsets[partition]}"
         # Half of the remaining time, all of it for the last one: a long log is read as far as that allows.
         left_ms = int(deadline.remaining_s * 1000) // (1 if number == len(ordered) - 1 else 2)
-        marker = _read_marker(kafka, producer, partition, last_offsets[partition], max(left_ms, PARTITION_MS_MIN))
-        if isinstance(marker, str):
-            findings.append(marker)
+        try:
+            marker = kafka.find_marker(
+                partition,
+                from_offset=last_offsets[partition] + 1,
+                producer_id=producer.producer_id,
+                epochs=frozenset({producer.epoch, producer.epoch + 1}),
+                limit_ms=max(left_ms, PARTITION_MS_MIN),
+            )
+        except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
+            # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
+            kafka.describe()
+            findings.append(f"{partition} cannot be read: {error}")
             known = frozenset()
-        elif marker not in _BY_MARKER:
+            continue
+        if marker not in _BY_MARKER:
             findings.append(f"{where} is missing: the log was deleted or compacted")
-        else:
-            verdict, marked = _BY_MARKER[marker]
-            if verdict is not Verdict.WAIT:
-                return Resolution(verdict, f"{where} {marked}", from_log=True)
-            waiting = Resolution(verdict, f"{where} {marked}")
+            continue
+        verdict, marked = _BY_MARKER[marker]
+        if verdict is not Verdict.WAIT:
+            return Resolution(verdict, f"{where} {marked}", from_log=True)
+        waiting = Resolution(verdict, f"{where} {marked}")
     if waiting is not None:
         return waiting
     reason = f"no partition tells how {producer} ended: {'; '.join(first_of(findings, SHOWN_PARTITIONS_MAX))}"
     return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=known, batch=row.batch_id))
 
 
-def _read_marker(
-    kafka: KafkaSide, producer: ProducerIdAndEpoch, partition: TopicPartition, last_offset: int, limit_ms: int
-) -> Marker | str:
-    """The marker after the transaction's last record in a partition, or why the partition cannot be read."""
-    try:
-        return kafka.find_marker(
-            partition,
-            from_offset=last_offset + 1,
-            producer_id=producer.producer_id,
-            epochs=frozenset({producer.epoch, producer.epoch + 1}),
-            limit_ms=limit_ms,
-        )
-    except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
-        # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
-        kafka.describe()
-        return f"{partition} cannot be read: {error}"
-
-
 #: What `dry_run` reports for a verdict that leads to an action.
-_PLANNED: Final[dict[Verdict, ActionKind]] = {
-    Verdict.COMMIT: "commit",
-    Verdict.ABORT: "abort",
-    Verdict.TAKE_OPEN: "take_open",
-    Verdict.MARK_DONE: "note_done",
-    Verdict.MARK_OWED: "note_owed",
-    Verdict.WAIT: "wait",
+_PLANNED: Final = {
+    Verdict.COMMIT: Action("commit", "recovery will commit Kafka transaction {row.prepared_transaction_state}"),
+    Verdict.ABORT: Action("abort", "recovery will abort Kafka transaction {kafka.producer}, which was never decided"),
+    Verdict.TAKE_OPEN: Action("take_open", f"recovery will {Verdict.TAKE_OPEN.value}"),
+    Verdict.MARK_DONE: Action("note_done", f"recovery will {Verdict.MARK_DONE.value}"),
+    Verdict.MARK_OWED: Action("note_owed", f"recovery will {Verdict.MARK_OWED.value}"),
+    Verdict.WAIT: Action("wait", f"recovery will {Verdict.WAIT.value}"),
 }
 
 
@@ -342,11 +329,10 @@ class Diagnosis:
         self.losses: LostCommits = LostCommits(self.options, self.kafka, self.store, topics=self.topics)
 
     def view_kafka(self) -> KafkaView:
-        """Read the coordinator's state."""
         return self.view_of(self.kafka.describe())
 
     def view_of(self, described: TransactionDescription) -> KafkaView:
-        """The same for an answer that was already received."""
+        """The coordinator's state, from an answer that was already received."""
         try:
             state = TransactionState(described.state)
         except ValueError as error:
@@ -375,11 +361,11 @@ class Diagnosis:
             resolution = resolve(view, kafka, adopt=self.options.adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
             asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
-            return located(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
+            return located(resolution, began_at(self.kafka, self.deadline())) if asks else resolution
         if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
-            told = ask_the_log(self.kafka, row, self._deadline())
+            told = ask_the_log(self.kafka, row, self.deadline())
             if isinstance(told, Halt):
                 return explain_outcome_lost(self.kafka, row, told)
             resolution = told
@@ -424,34 +410,25 @@ class Diagnosis:
         if isinstance(resolution, Halt):
             report = replace(report, cause=resolution.cause, facts=resolution.facts)
             if row is None:
-                since = open_s(kafka)
-                shown_side = f"{kafka}" if since is None else f"{kafka}, open for {duration(since)}"
-                unknown = f"the state table and its history have nothing for this id; Kafka has {shown_side}"
+                since = "" if report.prepared_s is None else f", open for {duration(report.prepared_s)}"
+                unknown = f"the state table and its history have nothing for this id; Kafka has {kafka}{since}"
                 report = replace(report, reason=f"{unknown}: {resolution.reason}")
             return replace(report, remedies=remedies(resolution.cause, report.incident, sink_flags(self.options)))
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
-            return replace(report, actions=(*lost, Action(planned, _planned_text(resolution.verdict, row, kafka))))
+            action = replace(planned, text=planned.text.format(row=row, kafka=kafka))
+            return replace(report, actions=(*lost, action))
         if row is not None and row.status == RowStatus.OWED:
             return replace(report, reason=owed_reason(row)).with_remedies(sink_flags(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
-    def _deadline(self) -> Deadline:
+    def deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
 
 
-def _planned_text(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
-    if verdict is Verdict.COMMIT and row is not None:
-        return f"recovery will commit Kafka transaction {row.prepared_transaction_state}"
-    if verdict is Verdict.ABORT:
-        return f"recovery will abort Kafka transaction {kafka.producer}, which was never decided"
-    return f"recovery will {verdict.value}"
-
-
 def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
-    if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
-        return report
-    return report.with_remedies(sink_flags(options))
+    undecided = report.condition in {"in_doubt", "owed"} and report.cause is None
+    return report.with_remedies(sink_flags(options)) if undecided else report
 
 
 def open_s(kafka: KafkaView) -> float | None:

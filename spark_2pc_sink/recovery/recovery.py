@@ -9,36 +9,29 @@ A service's records that Kafka lacks are sent again, from their copies in the da
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from jdbc_state import DONE, OWED, Decision
+from jdbc_state import DONE, OWED, Decision, KeptRecords, StateRow, StateStore
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.sink_log import log_for_sink, sink_log
+from jdbc_state.state_store import KeepingStore
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import FENCED, Code
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, KafkaError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
+from spark_2pc_sink.recipe.resolve import Halt, KafkaView, OpenTransactionEnd, Resolution, RowStatus, Verdict, is_next
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, KafkaSide, LostCommits, began_at, check_kept, history_line
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, sink_flags, view_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from jdbc_state import KeptRecords, StateRow, StateStore
-    from jdbc_state.state_store import KeepingStore
-    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
-    from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-    from spark_2pc_sink.recovery.diagnosis import KafkaSide, LostCommits
-    from spark_2pc_sink.wire.record_batch import PlacedBatch
-
+from spark_2pc_sink.wire.record_batch import PlacedBatch
 
 #: Answers of a broker that does not keep prepared transactions (every released Kafka), or not for this principal:
 #: INVALID_REQUEST if keeping requires two-phase commit (apache/kafka#22704).
@@ -161,12 +154,15 @@ class Recovery:
         self._log = sink_log(__name__, options.transactional_id)
         self._kafka = kafka
         self._store = store
-        self._clock = clock
         self._choice = choice
-        end = choice.open_transaction
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
-            options=options, kafka=kafka, store=store, clock=clock, topics=topics, open_transaction=end
+            options=options,
+            kafka=kafka,
+            store=store,
+            clock=clock,
+            topics=topics,
+            open_transaction=choice.open_transaction,
         )
         self.losses: LostCommits = self.diagnosis.losses
 
@@ -187,45 +183,43 @@ class Recovery:
             RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         with self.explaining(), log_for_sink(self._transactional_id):
-            return self._run(query_id, run_id, expected_generation)
-
-    def _run(self, query_id: str | None, run_id: str | None, expected_generation: int | None) -> Recovered:
-        self._kafka.refresh()
-        self._store.prepare_schema()
-        layout = self._options.layout
-        row = self._store.claim(
-            transactional_id=self._transactional_id,
-            cluster_id=self._kafka.cluster_id,
-            query_id=query_id,
-            run_id=run_id,
-            adopt=self._options.adopt,
-            expected_generation=expected_generation,
-            # A run's later claims would only repeat it.
-            layout=layout.as_json() if layout is not None and expected_generation is None else None,
-        )
-        findings = _Findings(before=row)
-        if row.rebuilt_from is not None:
-            findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
-            # Logged now too: the next step may be refused.
-            self._log.warning("%s", findings.actions[-1])
-        row = self._decide_owed(self._settle(row, findings), findings)
-        if query_id is None:
-            row = self.losses.pass_over_unread(row, findings.actions)
-        initialized = self._kafka.usable_producer()
-        if not is_next(findings.views[-1], initialized.producer):
-            # Another process has acted since the look, or an answer was lost. A driver that was paused may have missed
-            # both batches and the restored backup that lacks them, and still have its claim.
-            # With the claim only: drivers that poll again without it would fence each other endlessly.
-            self._store.check_generation(self._transactional_id, row.generation)
-            row = self._settle(row, findings)
-        # A command does not know the topics, so their logs were not read: the job still has to do that.
-        if query_id is not None and view_of(row).fresh:
-            row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
-        report = self._report(findings, row)
-        if report.actions:
-            level = logging.INFO if all(action.kind in _ROUTINE for action in report.actions) else logging.WARNING
-            self._log.log(level, "recovered: %s", "; ".join(map(str, report.actions)))
-        return Recovered(row=row, initialized=initialized, report=report)
+            self._kafka.refresh()
+            self._store.prepare_schema()
+            layout = self._options.layout
+            row = self._store.claim(
+                transactional_id=self._transactional_id,
+                cluster_id=self._kafka.cluster_id,
+                query_id=query_id,
+                run_id=run_id,
+                adopt=self._options.adopt,
+                expected_generation=expected_generation,
+                # A run's later claims would only repeat it.
+                layout=layout.as_json() if layout is not None and expected_generation is None else None,
+            )
+            findings = _Findings(before=row)
+            if row.rebuilt_from is not None:
+                findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
+                # Logged now too: the next step may be refused.
+                self._log.warning("%s", findings.actions[-1])
+            row = self._decide_owed(self._settle(row, findings), findings)
+            if query_id is None:
+                row = self.losses.pass_over_unread(row, findings.actions)
+            initialized = self._kafka.usable_producer()
+            if not is_next(findings.views[-1], initialized.producer):
+                # Another process has acted since the look, or an answer was lost. A driver that was paused may have
+                # missed both batches and the restored backup that lacks them, and still have its claim.
+                # With the claim only: drivers that poll again without it would fence each other endlessly.
+                self._store.check_generation(self._transactional_id, row.generation)
+                row = self._settle(row, findings)
+            # A command does not know the topics, so their logs were not read: the job still has to do that.
+            if query_id is not None and view_of(row).fresh:
+                row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
+            report = self._report(findings, row)
+            if report.actions:
+                routine = all(action.kind in _ROUTINE for action in report.actions)
+                level = logging.INFO if routine else logging.WARNING
+                self._log.log(level, "recovered: %s", "; ".join(map(str, report.actions)))
+            return Recovered(row=row, initialized=initialized, report=report)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -236,7 +230,10 @@ class Recovery:
         except HaltError as error:
             if error.report is not None:
                 raise
-            raise self._explained(error) from error
+            named = self.losses.name(error)
+            same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
+            report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
+            raise replace(named, remedies=report.remedies, report=report) from error
         except ClaimRefusedError as error:
             problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
             facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
@@ -244,14 +241,8 @@ class Recovery:
         except InDoubtError as error:
             raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
 
-    def _explained(self, error: HaltError) -> HaltError:
-        named = self.losses.name(error)
-        same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
-        report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
-        return replace(named, remedies=report.remedies, report=report)
-
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
-        deadline = Deadline(self._clock, self._options.settle_deadline_ms)
+        deadline = self.diagnosis.deadline()
         while True:
             kafka = self.diagnosis.view_kafka()
             findings.views.append(kafka)
@@ -362,7 +353,7 @@ class Recovery:
         assert end.batch_id is not None, "and then names its batch"
         noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
         did = findings.did("take_open", noted)
-        began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))
+        began = began_at(self._kafka, self.diagnosis.deadline())
         offsets = {str(partition): (at, at) for partition, at in began.items() if isinstance(at, int)}
         # BEFORE the commit: then a crash in between loses nothing. Its end can be read in the log from there on.
         return self._store.accept_open(

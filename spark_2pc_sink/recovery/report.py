@@ -6,15 +6,17 @@ Printed commands are complete with the sink's name and its connections, and with
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from jdbc_state import DECIDED, OWED
+from jdbc_state import DECIDED, OWED, StateRow
 from jdbc_state.preparing import as_identifier
-from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, Problem, Symptom, remedies
+from jdbc_state.sessions import Liveness
+from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, HaltCause, Problem, Symptom, remedies
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
@@ -24,16 +26,7 @@ from spark_2pc_sink.options.database import without_secrets
 from spark_2pc_sink.options.names import parse_identifier
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted, first_of
-from spark_2pc_sink.recipe.resolve import RowStatus, RowView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from jdbc_state import StateRow
-    from jdbc_state.sessions import Liveness
-    from spark_2pc_sink.errors import HaltCause
-    from spark_2pc_sink.recipe.resolve import KafkaView
-
+from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus, RowView
 
 #: Partitions that a line names; a batch may have hundreds.
 _PLACES_MAX: Final = 6
@@ -221,7 +214,6 @@ class RecoveryReport:
 
     @property
     def condition(self) -> Condition:
-        """The overall condition, in one word."""
         if self.elsewhere:
             return "elsewhere"
         if self.known is None:
@@ -300,7 +292,6 @@ class RecoveryReport:
         }
 
     def __str__(self) -> str:
-        kafka = "not asked" if self.kafka is None else str(self.kafka)
         now = "no state row" if self.row is None else shown(self.row)
         database = shown(self.before) if self.before is not None else "no state row"
         if self.before is None and self.row is not None:
@@ -315,7 +306,7 @@ class RecoveryReport:
             f"{self.transactional_id}: {self.headline}",
             *([f"  reason:   {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
             f"  database: {database}",
-            f"  Kafka:    {kafka}",
+            f"  Kafka:    {'not asked' if self.kafka is None else self.kafka}",
             *([names] if shown_id else []),
             *([f"  batch:    {batch_line(self.row)}"] if self.dry_run and self.row is not None else []),
             *([f"  changed:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
@@ -338,9 +329,7 @@ class RecoveryReport:
             return self._well(batch)
         if condition == "owed":
             return f"Kafka lacks batch {batch}{since}: the database has it, and Kafka aborted it"
-        if condition == "in_doubt":
-            return self._doubt(batch, since)
-        return _OTHERWISE[condition]
+        return self._doubt(batch, since) if condition == "in_doubt" else _OTHERWISE[condition]
 
     def _well(self, batch: int | None) -> str:
         if self.kafka is None:
@@ -420,20 +409,17 @@ def sink_flags(options: CommonOptions) -> str:
     They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
     ``password_command``. If brokers require credentials, they name the flag for their file.
     """
-    return " ".join([*flags({"transactional_id": options.transactional_id}), *_connection(options)])
-
-
-def _connection(options: CommonOptions) -> list[str]:
+    sink = flags({"transactional_id": options.transactional_id})
     given = _AS_GIVEN.get()
     if given is not None:
-        return [given.words] if given.words else []
+        return " ".join([*sink, given.words] if given.words else sink)
     named = {"database": without_secrets(options.database)}
     for item in options_of(CommonOptions):
         value = getattr(options, item.name)
         if item.name in READER_FLAGS and value != item.default:
             named[item.name] = as_identifier(value) if setting_of(item).parse is parse_identifier else value
     servers, *secured = _kafka(options.kafka)
-    return [servers, *flags(named), *secured]
+    return " ".join([*sink, servers, *flags(named), *secured])
 
 
 def kafka_connection(kafka: KafkaOptions) -> NamedConnection:

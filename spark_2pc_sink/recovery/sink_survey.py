@@ -7,41 +7,32 @@ answer) is abandoned at the time-out, and the other side's answer is still shown
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError as WaitedTooLongError
 from contextlib import closing
 from contextvars import copy_context
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import SqlStateStore, StateRow, StoreSettings
+from jdbc_state.errors import StateStoreError
+from jdbc_state.sessions import Liveness
 from jdbc_state.sink_log import sink_log
+from jdbc_state.survey import Survey
 from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    KafkaError,
-    KafkaTimeoutError,
-    RemoteProtocolError,
-    StateStoreError,
-)
+from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import ENDING_STATES, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
+from spark_2pc_sink.options import CommonOptions, KafkaOptions
 from spark_2pc_sink.plural import first_of
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
 from spark_2pc_sink.recovery.report import RecoveryReport, StatusReport, UnreadableSink, owed_reason, problem_of, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jdbc_state import StateRow
-    from jdbc_state.sessions import Liveness
-    from jdbc_state.survey import Survey
-    from spark_2pc_sink.options import CommonOptions, KafkaOptions
 
 #: Percentage of the time-out for the database; the rest is for asking Kafka about ids that only it knows.
 _DATABASE_PERCENT: Final = 60
@@ -95,8 +86,7 @@ class SinkSurvey:
         asking = _in_thread("Kafka of a status", lambda: self._ask_kafka(survey, end_of_database))
         database_problem = _problem_of(survey, end_of_database, "the database", (StateStoreError,))
         kafka_problem = _problem_of(asking, self._end, "Kafka", _KAFKA_REFUSALS)
-        reports, unreadable = dict(self._reports), dict(self._unreadable)
-        note = self._note
+        reports, unreadable, note = dict(self._reports), dict(self._unreadable), self._note
         if not database_problem:
             found = survey.result()
             rows, invalid = self._requested(found)
@@ -167,9 +157,9 @@ class SinkSurvey:
             self._survey_both(cluster, found, end)
 
     def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
-        here = cluster.features().cluster_id
+        features = cluster.features()
         rows, unreadable = self._requested(survey)
-        asked = [name for name, row in rows.items() if row.cluster_id in (None, here)]
+        asked = [name for name, row in rows.items() if row.cluster_id in (None, features.cluster_id)]
         if not (rows or unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
@@ -177,7 +167,6 @@ class SinkSurvey:
             driver = survey.drivers.get(name)
             self._survey_one(self._diagnosis(cluster, name, end), rows.get(name), described[name], driver)
         for name in rows.keys() - {*asked}:
-            features = cluster.features()
             unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
             report = self._diagnosis(cluster, name, self._end).judge(rows[name], unasked)
             self._reports[name] = replace(report, kafka=None)
@@ -214,10 +203,8 @@ class SinkSurvey:
         self._reports[name] = with_choices(report, diagnosis.options)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
-        names = (
-            filter(self._is_requested, TransactionQueries(cluster).open_ids()) if self._only is None else [self._only]
-        )
-        for name, described in describe_all(cluster, names, cluster.deadline()).items():
+        ids = TransactionQueries(cluster).open_ids() if self._only is None else [self._only]
+        for name, described in describe_all(cluster, filter(self._is_requested, ids), cluster.deadline()).items():
             try:
                 if isinstance(described, Exception):
                     raise described
@@ -229,10 +216,8 @@ class SinkSurvey:
                 self._reports[name] = by_kafka(name, view)
 
     def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
-        left_ms = max(1, int(end.remaining_s * 1000))
-        options = replace(
-            self._options, transactional_id=name, settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms)
-        )
+        limit_ms = min(self._options.settle_deadline_ms, max(1, int(end.remaining_s * 1000)))
+        options = replace(self._options, transactional_id=name, settle_deadline_ms=limit_ms)
         client = TransactionClient(cluster, name, options.kafka)
         return Diagnosis(options=options, kafka=client, store=self._store, clock=self._clock)
 
@@ -290,12 +275,9 @@ def by_the_database(row: StateRow, *, driver: Liveness | None) -> RecoveryReport
 
 def by_kafka(transactional_id: str, kafka: KafkaView) -> RecoveryReport:
     """The report on a transactional id if the database could not be read."""
+    shows = "is ending a" if kafka.state in ENDING_STATES else "has no open"
     if kafka.state is TransactionState.ONGOING:
-        reason = "Kafka has an open transaction of this id"
-    elif kafka.state in ENDING_STATES:
-        reason = "Kafka is ending a transaction of this id"
-    else:
-        reason = "Kafka has no open transaction of this id"
+        shows = "has an open"
     return RecoveryReport(
         transactional_id=transactional_id,
         settled=False,
@@ -303,5 +285,6 @@ def by_kafka(transactional_id: str, kafka: KafkaView) -> RecoveryReport:
         dry_run=True,
         kafka=kafka,
         prepared_s=open_s(kafka),
-        reason=f"{reason}. The database was not read, so it is unknown whether it has decided",
+        reason=f"Kafka {shows} transaction of this id. The database was not read, so it is unknown whether it has "
+        "decided",
     )

@@ -6,12 +6,12 @@ always safe are carried out, and the rest is left to a person. Taking over from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import PLACEHOLDERS, PLACES, TABLE, Act, Choice, HaltCause, HaltError, Problem, Symptom
@@ -19,12 +19,8 @@ from spark_2pc_sink.errors import ConfigurationError, DualWriteError, TakeOverRe
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from spark_2pc_sink.runbook.sides import BothSides, Picture
-    from spark_2pc_sink.verification.report import Verdict
+from spark_2pc_sink.runbook.sides import BothSides, Picture
+from spark_2pc_sink.verification.report import Verdict
 
 #: How often one question is asked before giving up.
 ANSWERS_MAX: Final = 5
@@ -37,7 +33,6 @@ REASON: Final = "TEXT"
 ROUNDS_MAX: Final = 20
 #: How long a running batch may take to end before it is looked at again.
 RECHECK_S: Final = 5.0
-
 
 #: ``saw`` a symptom; ``answered`` a question; ``did`` something to either side; ``verified`` both sides; ``left``
 #: something to a person; ``failed`` with an error; ``ended``.
@@ -182,32 +177,24 @@ class Conversation:
             return _ENDINGS.get(picture.problem, RunbookEnd.SETTLED)
         offered = picture.choices
         self._offer(offered, picture)
-        if self._automatic:
-            choice = next((one for one in offered if one.automatic), None)
-            if choice is None:
-                return self._left("A person must decide: call spark-2pc runbook without --yes", picture)
-        else:
-            choice = self._choose(offered)
-            if choice is None:
-                return self._left("Nothing was chosen", picture)
+        choice = next((one for one in offered if one.automatic), None) if self._automatic else self._choose(offered)
+        if choice is None:
+            person = "A person must decide: call spark-2pc runbook without --yes"
+            return self._left(person if self._automatic else "Nothing was chosen", picture)
         return self._carry_out(choice, picture)
-
-    # --- showing -------------------------------------------------------------------------------------------------
 
     def _show(self, picture: Picture) -> None:
         symptom = picture.problem
-        about = TABLE[symptom]
+        title = f"{picture.transactional_id}: {TABLE[symptom].title} ({symptom.value})"
         # Choices replace the remedies, which list all of them at once.
         report = None if picture.report is None else replace(picture.report, remedies=())
         problems = (picture.database_problem, picture.kafka_problem, picture.unreadable, picture.readers.problem)
         seen = "\n".join([*([] if report is None else [str(report)]), *(text for text in problems if text)])
-        self._say("")
-        self._say(f"{picture.transactional_id}: {about.title} ({symptom.value})")
-        self._say(f"  {about.meaning}")
-        self._say(indent(seen, "  "))
+        for text in ("", title, f"  {TABLE[symptom].meaning}", indent(seen, "  ")):
+            self._say(text)
         self._log.note(
             "saw",
-            f"{picture.transactional_id}: {about.title} ({symptom.value})\n{seen}",
+            f"{title}\n{seen}",
             transactional_id=picture.transactional_id,
             symptom=symptom.value,
             report=None if report is None else report.as_json(),
@@ -229,8 +216,6 @@ class Conversation:
             self._say(f"  {choice.name}: {choice.title}{choice.note}")
             self._say(indent("\n".join(lines), 6 * " "))
         self._say(f"  {STOP}: change nothing")
-
-    # --- asking --------------------------------------------------------------------------------------------------
 
     def _choose(self, offered: Sequence[Choice]) -> Choice | None:
         by_name = {choice.name: choice for choice in offered}
@@ -266,24 +251,18 @@ class Conversation:
         self._log.note("answered", f"{question} {answer}", question=name, answer=answer)
         return answer
 
-    # --- acting --------------------------------------------------------------------------------------------------
-
     def _carry_out(self, choice: Choice, picture: Picture) -> RunbookEnd | None:
         if choice.act is Act.RECHECK:
             self._sides.wait(RECHECK_S)
-            return None
-        if choice.act is Act.COMPARE:
+        elif choice.act is Act.COMPARE:
             self._compare(picture)
-            return None
-        if choice.act is Act.ABORT_HANGING:
-            if self._confirm(choice):
-                lines = self._sides.abort_hanging(picture)
-                self._did("\n".join(lines), choice=choice.name)
-            return None
-        named = {option: self._value(option, question) for option, question in choice.inputs.items()}
-        if choice.act is Act.BY_HAND:
-            return self._by_hand(choice, named, picture)
-        return self._recover(choice, named, picture)
+        elif choice.act is not Act.ABORT_HANGING:
+            named = {option: self._value(option, question) for option, question in choice.inputs.items()}
+            carry_out = self._by_hand if choice.act is Act.BY_HAND else self._recover
+            return carry_out(choice, named, picture)
+        elif self._confirm(choice):
+            self._did("\n".join(self._sides.abort_hanging(picture)), choice=choice.name)
+        return None
 
     def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture) -> RunbookEnd:
         if choice.on_sink and choice.accepts:
@@ -329,8 +308,7 @@ class Conversation:
             if self._automatic:
                 raise
             self._say(str(error))
-            question = f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]"
-            if self._ask(question, "take_over") != TAKE_OVER:
+            if self._ask(f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]", "take_over") != TAKE_OVER:
                 return
             keywords["take_over"] = True
             report = self._sides.recover(transactional_id, **keywords)
@@ -348,16 +326,13 @@ class Conversation:
         self._say(indent(text, "  "))
         self._log.note("did", text, **fields)
 
-    # --- ending --------------------------------------------------------------------------------------------------
-
     def _nothing_wrong(self, picture: Picture) -> RunbookEnd:
         """The outcome; verified if something was done."""
         if self._acted:
             if self._compare(picture) == "different" and not self._accepted:
                 self._left("Topic and table differ, and the difference was not accepted", picture)
                 return RunbookEnd.LEFT
-            return RunbookEnd.SETTLED
-        if not self._automatic and self._told is None:
+        elif not self._automatic and self._told is None:
             self._say("There is nothing to do. If the job has stopped with an error, call the runbook with that line:")
             sink = self._sides.sink_flags(picture.transactional_id)
             self._say(f"  spark-2pc runbook {sink} --cause 'THE LINE OF THE ERROR'")

@@ -45,8 +45,6 @@ class Readers:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The observed state of one sink."""
-
     transactional_id: str
     report: RecoveryReport | None = None
     kafka_problem: str = ""
@@ -128,8 +126,7 @@ class BothSides:
         report = picture.report
         if picture.kafka_problem or report is None or not report.settled or report.row is None:
             return picture
-        written = {TopicPartition.parse(name).topic for name in report.row.kafka_offsets}
-        topics = {*report.row.topic_ids, *written}
+        topics = {*report.row.topic_ids, *(TopicPartition.parse(name).topic for name in report.row.kafka_offsets)}
         with TransactionTool(kafka=self._kafka) as tool:
             readers = find_blocking_transactions(tool, topics, transactional_id=picture.transactional_id)
         return replace(picture, readers=readers)
@@ -149,9 +146,8 @@ class BothSides:
         """The last actions on a sink, from the table of actions; one line each, the newest last."""
         database = {name: given for name, given in self._connections.items() if name != "kafka"}
         lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
-        reasons = [f": {line['reason']}" if line["reason"] else "" for line in lines]
-        told = [f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}" for line in lines]
-        return [text + reason for text, reason in zip(told, reasons, strict=True)]
+        told = "{at} {action} by {os_user} on {host}"
+        return [told.format(**line) + (f": {line['reason']}" if line["reason"] else "") for line in lines]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as noted by the job's newest claim."""
@@ -168,8 +164,7 @@ class BothSides:
 
     def with_cluster(self, step: str) -> str:
         """A manual step; an incomplete command about transactions gets the cluster's flags."""
-        (complete,) = with_cluster([step], kafka_connection(KafkaOptions.parse(self._kafka)))
-        return complete
+        return with_cluster([step], kafka_connection(KafkaOptions.parse(self._kafka)))[0]
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -200,12 +195,10 @@ def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], 
         for topic in sorted(topics):
             hanging += tool.find_hanging(topic=topic)
         wanted = ListFilter(states=(TransactionState.ONGOING.value,), running_longer_than_ms=OPEN_MS_MIN)
-        others = [one.transactional_id for one in tool.list_transactions(wanted)]
-        owners += [
-            name
-            for name in others
-            if name != transactional_id and topics & {each.topic for each in tool.describe(name).partitions}
+        others = [
+            one.transactional_id for one in tool.list_transactions(wanted) if one.transactional_id != transactional_id
         ]
+        owners += [name for name in others if topics & {each.topic for each in tool.describe(name).partitions}]
     except (KafkaError, KafkaTimeoutError) as error:
         # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
         problem = f"did not check whether readers are blocked: {error}"

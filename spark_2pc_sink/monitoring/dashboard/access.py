@@ -21,7 +21,6 @@ from werkzeug.exceptions import SecurityError
 
 _log = logging.getLogger(__name__)
 
-LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost")
 #: Lifetime of a login, and of an open form.
 SESSION: Final = timedelta(hours=8)
 #: The largest form contains an id and a reason.
@@ -42,8 +41,6 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class DashboardAccess:
-    """Access rules."""
-
     token: str | None = field(default=None, repr=False)
     hosts: Iterable[str] = ()
 
@@ -55,7 +52,7 @@ class DashboardAccess:
             SESSION_COOKIE_SAMESITE="Strict",
             PERMANENT_SESSION_LIFETIME=SESSION,
             WTF_CSRF_TIME_LIMIT=int(SESSION.total_seconds()),
-            TRUSTED_HOSTS=[*LOOPBACK_NAMES, *self.hosts],
+            TRUSTED_HOSTS=["127.0.0.1", "localhost", *self.hosts],
             MAX_CONTENT_LENGTH=FORM_BYTES_MAX,
         )
         # Before the check of forms: without a login, requests only get the login page.

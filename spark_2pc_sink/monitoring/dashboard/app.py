@@ -9,8 +9,7 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from http import HTTPStatus
-from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from flask import Flask, abort, render_template, request
 from flask.typing import ResponseReturnValue
@@ -24,9 +23,7 @@ from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.sink_views import TONES, badge, bar_chart
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.report import RecoveryReport
 
 #: Lines of the history and of the actions on a sink's page.
 LINES_SHOWN: Final = 40
@@ -84,6 +81,7 @@ class _Pages:
             with self.watched.store() as store:
                 lines = store.read_history(transactional_id, last=LINES_SHOWN)
                 actions = store.read_actions(transactional_id, last=LINES_SHOWN)
+        rows, steps = sink_views.batch_bars(lines)
         return render_template(
             "sink.html",
             found=found,
@@ -91,8 +89,8 @@ class _Pages:
             sink=found.sinks[0] if found.sinks else None,
             batches=lines[:BATCHES_LISTED],
             actions=actions,
-            rows_chart=bar_chart(sink_views.row_bars(lines), name="rows of each batch", unit=""),
-            steps_chart=bar_chart(sink_views.step_bars(lines), name="seconds of each batch by steps", unit="s"),
+            rows_chart=bar_chart(rows, name="rows of each batch", unit=""),
+            steps_chart=bar_chart(steps, name="seconds of each batch by steps", unit="s"),
             steps=(*sink_views.SHOWN_STEPS, sink_views.OTHER_STEPS),
         )
 
@@ -110,16 +108,13 @@ class _Pages:
             wrong = _refusal(found, chosen)
             if wrong or chosen is None:
                 return _form(found, wrong=wrong), HTTPStatus.CONFLICT
-            return self._carry_out(transactional_id, chosen)
-
-    def _carry_out(self, transactional_id: str, chosen: Choice) -> ResponseReturnValue:
-        reason = request.form.get("reason", "").strip() or None
-        report: RecoveryReport | None
-        problem = ""
-        try:
-            report = self.watched.recover(transactional_id, reason=reason, **chosen.options)
-        except (HaltError, TakeOverRefusedError) as error:
-            report, problem = error.report, str(error)
+            reason = request.form.get("reason", "").strip() or None
+            report: RecoveryReport | None
+            problem = ""
+            try:
+                report = self.watched.recover(transactional_id, reason=reason, **chosen.options)
+            except (HaltError, TakeOverRefusedError) as error:
+                report, problem = error.report, str(error)
         status = HTTPStatus.OK if report is not None and report.settled else HTTPStatus.CONFLICT
         return render_template(
             "recovered.html", sink=report, transactional_id=transactional_id, problem=problem, chosen=chosen
@@ -213,13 +208,8 @@ def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> No
     """Serve until SIGTERM or SIGINT. Prints one line, ``listening on http://HOST:PORT``, when it is ready."""
     listening = socket.create_server((host, port))
     server = http_server(make_app(watched, access), listening)
-
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, stop)
-    sys.stdout.write(f"listening on http://{host}:{listening.getsockname()[1]}\n")
-    sys.stdout.flush()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(f"listening on http://{host}:{listening.getsockname()[1]}", flush=True)
     # It ends by SystemExit and KeyboardInterrupt, and closes its connections.
     server.run()
 

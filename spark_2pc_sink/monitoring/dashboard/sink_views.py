@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-if TYPE_CHECKING:
-    from jdbc_state import HistoryLine
-    from spark_2pc_sink.recovery.report import Condition, RecoveryReport
+from jdbc_state import HistoryLine
+from spark_2pc_sink.recovery.report import Condition, RecoveryReport
 
 WIDTH: Final = 460
 HEIGHT: Final = 170
@@ -40,10 +39,6 @@ class Bar:
     title: str
     parts: Mapping[str, float]
 
-    @property
-    def height(self) -> float:
-        return sum(self.parts.values())
-
 
 def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
     """An SVG element; '' without bars."""
@@ -51,7 +46,7 @@ def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
         return Markup()
     view = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "xmlns": "http://www.w3.org/2000/svg"}
     chart = Element("svg", {"class": "chart", "role": "img", "aria-label": name, **view})
-    top = nice_ceiling(max(bar.height for bar in bars))
+    top = nice_ceiling(max(sum(bar.parts.values()) for bar in bars))
     _add(chart, "line", "base", x1=_LEFT, x2=WIDTH - _RIGHT, y1=_y(0, top), y2=_y(0, top))
     _add(chart, "text", "tick", "0", x=_LEFT - 8, y=_y(0, top) + 4)
     for number in range(1, _GRID_LINES + 1):
@@ -182,31 +177,19 @@ def instant(value: datetime | None) -> str:
     return NOTHING if value is None else value.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def row_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
-    return [
-        Bar(_at(line), f"batch {line.row.batch_id}: {number(line.row.row_count)} rows", {"rows": line.row.row_count})
-        for line in _batches(lines)
-    ]
-
-
-def step_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
-    """Seconds of each batch by steps, if the history has them."""
-    bars = []
-    for line in _batches(lines):
-        taken: dict[str, float] = line.figures.get("step_seconds", {})
-        if not taken:
+def batch_bars(lines: Sequence[HistoryLine]) -> tuple[list[Bar], list[Bar]]:
+    """The rows of each batch, and its seconds by steps, if the history has them."""
+    rows, steps = list[Bar](), list[Bar]()
+    for line in reversed(lines):
+        if line.row.batch_id is None:
             continue
-        parts = {step: taken.get(step, 0.0) for step in SHOWN_STEPS}
-        parts[OTHER_STEPS] = sum(taken.values()) - sum(parts.values())
-        told = ", ".join(f"{step} {short_number(seconds)} s" for step, seconds in parts.items() if seconds)
-        bars.append(Bar(_at(line), f"batch {line.row.batch_id}: {told}", parts))
-    return bars
-
-
-def _batches(lines: Sequence[HistoryLine]) -> list[HistoryLine]:
-    return [line for line in reversed(lines) if line.row.batch_id is not None]
-
-
-def _at(line: HistoryLine) -> str:
-    when = line.row.decided_at or line.row.claimed_at
-    return when.astimezone(timezone.utc).strftime("%H:%M:%S")
+        count, batch = line.row.row_count, f"batch {line.row.batch_id}"
+        at = (line.row.decided_at or line.row.claimed_at).astimezone(timezone.utc).strftime("%H:%M:%S")
+        rows.append(Bar(at, f"{batch}: {number(count)} rows", {"rows": count}))
+        taken: dict[str, float] = line.figures.get("step_seconds", {})
+        if taken:
+            parts = {step: taken.get(step, 0.0) for step in SHOWN_STEPS}
+            parts[OTHER_STEPS] = sum(taken.values()) - sum(parts.values())
+            told = ", ".join(f"{step} {short_number(seconds)} s" for step, seconds in parts.items() if seconds)
+            steps.append(Bar(at, f"{batch}: {told}", parts))
+    return rows, steps

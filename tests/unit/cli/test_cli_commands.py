@@ -12,6 +12,7 @@ import pytest
 from jdbc_state import SchemaReport
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import check, database as state, main, output, runbook as runbook_module
+from spark_2pc_sink.cli.options import given_sink_options
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.options import Records, RecoveryOptions, Rows, SinkOptions
 from spark_2pc_sink.runbook.sides import Picture
@@ -31,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def options(*words: str) -> SinkOptions:
-    return check.sink_options(cli.command_parser(["check"]).parse_args(["check", *words]))
+    return given_sink_options(cli.command_parser(["check"]).parse_args(["check", *words]))
 
 
 def test_every_option_is_a_flag(file: Path) -> None:

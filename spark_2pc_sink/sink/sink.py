@@ -424,10 +424,9 @@ class SinksOfRuns:
         except BaseException as failure:
             refused = isinstance(failure, ConfigurationError)
             error = f"{type(failure).__name__}: {failure}"
-            explained = known.explain(failure, batch_id) if isinstance(failure, HaltError) else failure
-            if explained is failure:
-                raise
-            raise explained from failure
+            if isinstance(failure, HaltError) and (explained := known.explain(failure, batch_id)) is not failure:
+                raise explained from failure
+            raise
         finally:
             # A halt does not hide the error that caused it.
             if error is None or not went_on:

@@ -58,11 +58,10 @@ class ArrowBatchSize:
         if self._ours is None:
             self._ours = self._free_settings(spark)
         limits = {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.unbounded else str(ARROW_BATCH_BYTES)}
-        wanted = {name: value for name, value in limits.items() if name in self._ours}
-        for name, value in wanted.items():
-            if value != self._ours[name]:
+        for name, value in limits.items():
+            if self._ours.get(name, value) != value:
                 spark.conf.set(name, value)
-        self._ours = wanted
+                self._ours[name] = value
 
     def note(self, results: TaskResults) -> None:
         """The bounds for the batch after one that was distributed and succeeded, with these results."""
@@ -117,9 +116,9 @@ class SmallBatches:
 
     def __init__(self) -> None:
         self._small = self._first = False
-        self._wait = 0
-        # Remaining batches to collect regardless of time; and the duration of the last collected one.
-        self._trusted = 0
+        # Remaining batches to distribute; and to collect, regardless of time.
+        self._wait = self._trusted = 0
+        #: Duration of the last collected batch.
         self._collected_s: float | None = None
 
     def try_first(self) -> None:

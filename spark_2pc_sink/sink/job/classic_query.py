@@ -160,7 +160,7 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> b
         read = [node.rows for node in own if node.name in _READERS]
         if any(rows not in {None, "0"} for rows in read):
             return False
-        thorough = bool(read) and all(node.name in _THOROUGH for node in action.nodes if node in own)
+        thorough = bool(read) and all(node.name in _THOROUGH for node in own)
         complete = None not in read or action.tasks == 0
         shown = shown or (action.succeeded and thorough and complete)
     return shown
@@ -273,9 +273,8 @@ class ClassicQuery(CallingQuery):
         patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
         called = (patterns.PYTHON_UDF(), patterns.SCALA_UDF())
         plans = batch._jdf.queryExecution().analyzed(), self._execution.logicalPlan()  # noqa: SLF001 - as above
-        if any(plan.containsPattern(pattern) for plan in plans for pattern in called):
-            return False
-        if not all(map(is_plain_plan, plans)):
+        calls_functions = any(plan.containsPattern(pattern) for plan in plans for pattern in called)
+        if calls_functions or not all(map(is_plain_plan, plans)):
             return False
         leaves = list(elements_of(plans[0].collectLeaves()))
         partitions = sum(int(rows.rdd().getNumPartitions()) for rows in leaves)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ import xxhash
 from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
-from spark_2pc_sink.serialisation.serialiser import NotEncodableError
+from spark_2pc_sink.serialisation.serialiser import NotEncodableError, Serialiser
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import TopicRefusedError, Topics, key_values
@@ -33,9 +33,6 @@ from spark_2pc_sink.sink.rows.value_checks import ValidText
 from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests, content_digest
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.serialisation.serialiser import Serialiser
 
 TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 #: Maximum lengths of a row's key and of its value in an error text.
@@ -227,24 +224,19 @@ def _task_identity() -> TaskIdentity:
     return TaskIdentity(context.partitionId(), context.taskAttemptId())
 
 
-_WORD_BYTES = 8
-
-
 def row_digest(table: str, rows: pa.RecordBatch) -> int:
     """The digest of rows for a table, which includes the table's name as given by the user: 0 to 2^128 - 1."""
-    words = np.column_stack([word for column in rows.columns for word in _words(column)])
-    width = pa.binary(words.shape[1] * _WORD_BYTES)
-    hashed = np.ascontiguousarray(words).tobytes()
-    return content_digest(table, pa.Array.from_buffers(width, len(words), [None, pa.py_buffer(hashed)]))
+    columns: list[Any] = []
+    for column in rows.columns:
+        # For each row whether there is a value, and 64 bits of it; 0 for a missing value.
+        there = np.asarray(column.is_valid())
+        columns += [there.astype(np.int64), np.where(there, _words(column), 0)]
+    words = np.column_stack(columns)
+    width = pa.binary(words.shape[1] * words.itemsize)
+    return content_digest(table, pa.Array.from_buffers(width, len(words), [None, pa.py_buffer(words.tobytes())]))
 
 
-def _words(column: ArrowColumn) -> list[Any]:
-    """For each row whether there is a value, and 64 bits of it; 0 for a missing value."""
-    there = np.asarray(column.is_valid())
-    return [there.astype(np.int64), np.where(there, _values(column), 0)]
-
-
-def _values(column: ArrowColumn) -> Any:
+def _words(column: ArrowColumn) -> Any:
     kind = column.type
     if pa.types.is_floating(kind):
         return column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)

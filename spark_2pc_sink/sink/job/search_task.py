@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from spark_2pc_sink.errors import DataError, RecordRefusedError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
@@ -20,9 +21,6 @@ from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
 from spark_2pc_sink.wire.record_batch import EncodedBatch
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)

@@ -176,13 +176,11 @@ class _Recorded:
         dropped = bus.metrics().metricRegistry().getCounters().get("queue.appStatus.numDroppedEvents")
         #: False if events were lost, so that the record may be incomplete.
         self._complete = dropped is not None and dropped.getCount() == 0
-        self._by_batch: dict[str, list[Any]] = {}
-        for execution in elements_of(self._store.executionsList()):
-            self._by_batch.setdefault(execution.description(), []).append(execution)
+        self._executions = [(each.description(), each) for each in elements_of(self._store.executionsList())]
 
     def had_no_rows(self, run_id: str, batch_id: int) -> bool:
         of_batch = re.compile(rf"runId = {re.escape(run_id)}\s+batch = {batch_id}$")
-        found = [each for said, executions in self._by_batch.items() if of_batch.search(said) for each in executions]
+        found = [each for said, each in self._executions if of_batch.search(said)]
         roots = [each for each in found if each.executionId() == each.rootExecutionId()]
         if not self._complete or len(roots) != 1:
             return False

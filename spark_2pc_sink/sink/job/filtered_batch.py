@@ -123,15 +123,13 @@ class FilteredBatch:
             return
         first = BadRows(list(found.values())[:_SHOWN_MAX])
         texts = {self._name(row): row.row for row in self._looked_up(first)}
-        shown = [
-            *self.bad_rows.values(),
-            *(replace(row, row=texts.get(row.identity, row.row)) for row in first.values()),
-        ]
+        described = (replace(row, row=texts.get(row.identity, row.row)) for row in first.values())
+        shown = [*self.bad_rows.values(), *described][:_SHOWN_MAX]
         raise TooManyBadRowsError(
             found=bad,
             rows=self._batch.count(),
             limit=str(limit),
-            first=tuple(str(row)[:_SHOWN_CHARACTERS_MAX] for row in shown[:_SHOWN_MAX]),
+            first=tuple(str(row)[:_SHOWN_CHARACTERS_MAX] for row in shown),
         )
 
     def _looked_up(self, found: BadRows) -> list[LookedUpRow]:

@@ -82,12 +82,11 @@ class ArrowBatchSize:
     def _free_settings(self, spark: SparkSession) -> dict[str, str]:
         """The current values of the settings that the user has not set."""
         ours = {}
-        # Spark 4.0 does not have the bound of bytes.
-        counts = spark.conf.isModifiable(_SETTING)
         rows = spark.conf.get(_ROWS_SETTING, None)
         if rows is None:
             ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
-            if counts:
+            # Spark 4.0 does not have the bound of bytes.
+            if spark.conf.isModifiable(_SETTING):
                 self.rows = AIMED_ROWS_MAX
         else:
             self.rows, self.rows_given = int(rows), True

@@ -136,16 +136,13 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     for name, serialiser in plan.serialisers.items():
         index = batch.schema.get_field_index(name)
         completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
-    return _without_tombstones(completed)
-
-
-def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    tombstones = record_column(batch, record_columns.TOMBSTONE)
-    if tombstones is None or not pc.any(tombstones).as_py():
-        return batch
-    place = batch.schema.get_field_index(record_columns.VALUE)
-    values = batch.column(place)
-    return batch.set_column(place, record_columns.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values))
+    tombstones = record_column(completed, record_columns.TOMBSTONE)
+    if tombstones is not None and pc.any(tombstones).as_py():
+        place = completed.schema.get_field_index(record_columns.VALUE)
+        values = completed.column(place)
+        values = pc.if_else(tombstones, pa.scalar(None, values.type), values)
+        completed = completed.set_column(place, record_columns.VALUE, values)
+    return completed
 
 
 def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:

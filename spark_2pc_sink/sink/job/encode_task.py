@@ -10,7 +10,6 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -30,7 +29,7 @@ from spark_2pc_sink.sink.records.record_columns import TopicRefusedError, Topics
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
-from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
+from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests, content_digest
 
@@ -266,8 +265,13 @@ def run_encode_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity:
 
 def run_reread_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> TaskReceipt:
     """The same only for the digest of the records; a stream in the plan is used to ask for topics."""
-    with nullcontext() if plan.stream is None else plan.open_stream(identity) as stream:
-        return encode(batches, plan, identity, _ReceiptOnly(stream))
+    if plan.stream is None:
+        return encode(batches, plan, identity, _ReceiptOnly())
+    with plan.open_stream(identity) as stream:
+        topics = replace(plan.topics, ask=stream.ask)
+        receipt = encode(batches, replace(plan, topics=topics), identity, _ReceiptOnly())
+        stream.finish()
+        return receipt
 
 
 def encode(
@@ -299,23 +303,13 @@ def encode(
 
 
 class _ReceiptOnly(StreamOutput):
-    """The output of a task that returns only its receipt; a stream to the driver answers questions."""
-
-    def __init__(self, stream: TaskStream | None) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def ask(self, question: bytes) -> bytes:
-        assert self._stream is not None, "no row names its topic"
-        return self._stream.ask(question)
+    """The output of a task that returns only its receipt."""
 
     def _put(self, frame: Frame) -> None:
-        """Only questions are sent."""
+        """Nothing is sent."""
 
     def _receive(self, expected: DriverMessage) -> bytes:
-        del expected  # the receipt: an answer is given by `ask`
-        if self._stream is not None:
-            self._stream.finish()
+        assert expected is DriverMessage.RECEIPT, "no row names its topic"
         return b""
 
 

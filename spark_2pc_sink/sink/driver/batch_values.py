@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Final, Protocol
 
 from sqlalchemy import Connection
@@ -227,10 +226,13 @@ class Attempt(ExitStack):
         self.outcome: Outcome = Outcome()
         self.in_doubt: bool = False
         self._deciding = deciding
+        self._transaction: DecidingTransaction | None = None
 
-    @cached_property
+    @property
     def transaction(self) -> DecidingTransaction:
-        return self.enter_context(self._deciding())
+        if self._transaction is None:
+            self._transaction = self.enter_context(self._deciding())
+        return self._transaction
 
     def open_decision(self) -> Connection:
         """The connection of the database transaction, begun now if it was not yet. For one thread at a time."""

@@ -25,10 +25,6 @@ EXIT_REFUSED: Final = 2
 EXIT_DECISION: Final = 3
 #: Stopped by SIGTERM: 128 plus the signal number, as shells report it.
 EXIT_STOPPED: Final = 128 + signal.SIGTERM
-_CODES: Final = (
-    ((errors.HaltError, errors.ClaimRefusedError), EXIT_DECISION),
-    ((errors.ConfigurationError, errors.DataError), EXIT_REFUSED),
-)
 #: An error of this package in the text of Spark's error, which contains Python's traceback.
 _ERROR: Final = re.compile(r"^\s*spark_2pc_sink\.errors\.(\w+): ", re.MULTILINE)
 #: Polling intervals for SIGTERM and for the end of a batch.
@@ -60,7 +56,7 @@ def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
         while not told.is_set():
             if query.awaitTermination(_WAIT_S):
                 return EXIT_DONE
-        return _drain(query, time.monotonic() + grace_s, (1 - _STOP_SHARE) * grace_s)
+        return _drain(query, grace_s)
     except StreamingQueryException as error:
         code = exit_code_of(str(error))
         _log.error("the job ends with exit code %d: %s", code, error)
@@ -76,29 +72,25 @@ def exit_code_of(text: str) -> int:
         text: error text, with the Python traceback that Spark includes.
     """
     names = _ERROR.findall(text)
-    found: Any = getattr(errors, names[-1], None) if names else None
-    if found is None:
-        return EXIT_RETRY
-    return next((code for kinds, code in _CODES if issubclass(found, kinds)), EXIT_RETRY)
+    found: Any = getattr(errors, names[-1], Exception) if names else Exception
+    if issubclass(found, (errors.HaltError, errors.ClaimRefusedError)):
+        return EXIT_DECISION
+    return EXIT_REFUSED if issubclass(found, (errors.ConfigurationError, errors.DataError)) else EXIT_RETRY
 
 
-def _drain(query: StreamingQuery, end_s: float, batch_s: float) -> int:
+def _drain(query: StreamingQuery, grace_s: float) -> int:
     """Let the batch in progress finish, stop the query, and log the outcome of the batch."""
-    first, wait_until_s = _batch_of(query), time.monotonic() + batch_s
+    told_s, batch_s, first = time.monotonic(), (1 - _STOP_SHARE) * grace_s, _batch_of(query)
     _log.warning("SIGTERM: stopping the query after its current batch, within %.0f s", batch_s)
     while not (ended := _batch_of(query) != first or not query.status["isTriggerActive"]):
-        if time.monotonic() >= wait_until_s:
+        if time.monotonic() >= told_s + batch_s:
             break
         time.sleep(_POLL_S)
     stopping = threading.Thread(target=query.stop, name="stop the query", daemon=True)
     stopping.start()
-    stopping.join(max(0.0, end_s - time.monotonic()))
-    if ended:
-        _log.warning(
-            "stopped: the current batch finished. If another one had begun, the next start completes or repeats it"
-        )
-    else:
-        _log.warning("stopped: the current batch did not finish. The next start completes or repeats it")
+    stopping.join(max(0.0, told_s + grace_s - time.monotonic()))
+    outcome = "finished. If another one had begun, the" if ended else "did not finish. The"
+    _log.warning("stopped: the current batch %s next start completes or repeats it", outcome)
     return EXIT_STOPPED
 
 

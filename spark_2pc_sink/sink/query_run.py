@@ -40,9 +40,6 @@ from spark_2pc_sink.sink.records.record_side import RecordSide
 from spark_2pc_sink.sink.report import BatchReport
 from spark_2pc_sink.sink.rows.row_sql import identity_sql
 
-#: Distinguishes actions of a job from an operator's commands.
-_PROGRAM: Final = "job"
-
 
 class QueryRun:
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
@@ -54,7 +51,7 @@ class QueryRun:
         self._store = SqlStateStore(
             options.database,
             options.store_settings(),
-            actor=Actor.of_this_process(_PROGRAM, options.reason),
+            actor=Actor.of_this_process("job", options.reason),
             # A process may continue after its query has ended, as a notebook does.
             shown_while=query.is_running,
         )

@@ -55,8 +55,7 @@ def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
             log = sink_log(__name__, sink._options.transactional_id)  # noqa: SLF001 - a method of this class
             log.debug("traceback of the following error", exc_info=True)
             cause = error.__cause__ if isinstance(error, BatchAttemptsExhaustedError) else None
-            unforeseen = cause is not None and not isinstance(cause, (DualWriteError, PySparkException))
-            told = cause if unforeseen else None
+            told = None if isinstance(cause, (DualWriteError, PySparkException)) else cause
             log.error("%s", in_words(error), exc_info=told)  # noqa: TRY400 - what was foreseen needs no traceback
             # Still accessible to programs there.
             error.__context__ = error.__cause__ or error.__context__
@@ -424,10 +423,9 @@ class SinksOfRuns:
         except BaseException as failure:
             refused = isinstance(failure, ConfigurationError)
             error = f"{type(failure).__name__}: {failure}"
-            explained = known.explain(failure, batch_id) if isinstance(failure, HaltError) else failure
-            if explained is failure:
-                raise
-            raise explained from failure
+            if isinstance(failure, HaltError) and (explained := known.explain(failure, batch_id)) is not failure:
+                raise explained from failure
+            raise
         finally:
             # A halt does not hide the error that caused it.
             if error is None or not went_on:

@@ -111,7 +111,12 @@ class BatchDriver:
         self._kafka.prefetch_features()
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
-            return self._skip(batch_id, work)
+            # Check that the batch is the one that both sides have.
+            work.recall()
+            replay = work.reread()
+            row = self._placement.as_written(self._claimed.row, batch_id)
+            self._note_accepted(check_skip(row, replay, accept_replay=self._rules.accept_replay))
+            return Outcome().report(row, batch_id, first, attempts=0)
         number = failed = 0
         while True:
             number += 1
@@ -126,14 +131,6 @@ class BatchDriver:
                 raise BatchAttemptsExhaustedError(
                     batch_id=batch_id, attempts=failed, last_error=in_words(error)
                 ) from error
-
-    def _skip(self, batch_id: int, work: BatchWork) -> BatchReport:
-        """Check that the batch is the one that both sides have, and skip it."""
-        work.recall()
-        replay = work.reread()
-        row = self._placement.as_written(self._claimed.row, batch_id)
-        self._note_accepted(check_skip(row, replay, accept_replay=self._rules.accept_replay))
-        return Outcome().report(row, batch_id, Placement.SKIP, attempts=0)
 
     def _attempt(
         self, batch_id: int, work: BatchWork, number: int, *, resend: bool

@@ -69,10 +69,13 @@ def run_on_decide(
         raise
     except Exception as error:
         raise BatchRetryError(reason=f"on_decide raised {type(error).__name__}: {error}") from error
+    left = ""
     if after.transaction != before.transaction:
-        raise _refused(batch, "another transaction: rows of the batch may be in the table without its decision")
-    if after.search_path != before.search_path:
-        raise _refused(batch, f"search_path={after.search_path}, which was {before.search_path}")
+        left = "another transaction: rows of the batch may be in the table without its decision"
+    elif after.search_path != before.search_path:
+        left = f"search_path={after.search_path}, which was {before.search_path}"
+    if left:
+        raise LocalProtocolError(operation=f"on_decide of batch {batch.batch_id}", state=f"it left {left}", rule=_RULE)
 
 
 @contextmanager
@@ -95,7 +98,3 @@ def _kept_open(connection: Connection) -> Iterator[None]:
     finally:
         for name, listener in listeners:
             event.remove(connection, name, listener)
-
-
-def _refused(batch: DecidingBatch, state: str) -> LocalProtocolError:
-    return LocalProtocolError(operation=f"on_decide of batch {batch.batch_id}", state=f"it left {state}", rule=_RULE)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jdbc_state.sink_log import sink_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from opentelemetry.trace import Tracer
-
-    from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.recipe.steps import Step
-    from spark_2pc_sink.sink.report import BatchReport
-
+from spark_2pc_sink.clock import Clock
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.report import BatchReport
 
 _log = sink_log(__name__)
 
@@ -74,7 +68,7 @@ _REPORTED = (
 class BatchSpans:
     def __init__(self, transactional_id: str) -> None:
         self._transactional_id = transactional_id
-        self._tracer: Tracer | None = None
+        self._tracer: Any = None
         with suppress(ModuleNotFoundError):
             from opentelemetry import trace  # noqa: PLC0415 - optional
 

@@ -58,11 +58,10 @@ class ArrowBatchSize:
         if self._ours is None:
             self._ours = self._free_settings(spark)
         limits = {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.unbounded else str(ARROW_BATCH_BYTES)}
-        wanted = {name: value for name, value in limits.items() if name in self._ours}
-        for name, value in wanted.items():
-            if value != self._ours[name]:
+        for name, value in limits.items():
+            if self._ours.get(name, value) != value:
                 spark.conf.set(name, value)
-        self._ours = wanted
+                self._ours[name] = value
 
     def note(self, results: TaskResults) -> None:
         """The bounds for the batch after one that was distributed and succeeded, with these results."""
@@ -83,12 +82,11 @@ class ArrowBatchSize:
     def _free_settings(self, spark: SparkSession) -> dict[str, str]:
         """The current values of the settings that the user has not set."""
         ours = {}
-        # Spark 4.0 does not have the bound of bytes.
-        counts = spark.conf.isModifiable(_SETTING)
         rows = spark.conf.get(_ROWS_SETTING, None)
         if rows is None:
             ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
-            if counts:
+            # Spark 4.0 does not have the bound of bytes.
+            if spark.conf.isModifiable(_SETTING):
                 self.rows = AIMED_ROWS_MAX
         else:
             self.rows, self.rows_given = int(rows), True
@@ -117,9 +115,9 @@ class SmallBatches:
 
     def __init__(self) -> None:
         self._small = self._first = False
-        self._wait = 0
-        # Remaining batches to collect regardless of time; and the duration of the last collected one.
-        self._trusted = 0
+        # Remaining batches to distribute; and to collect, regardless of time.
+        self._wait = self._trusted = 0
+        #: Duration of the last collected batch.
         self._collected_s: float | None = None
 
     def try_first(self) -> None:

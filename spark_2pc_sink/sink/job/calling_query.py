@@ -16,19 +16,17 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.driver.batch_values import RunIds, RunOfQuery
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
 
 
 def current_query(spark: SparkSession) -> str:
@@ -50,8 +48,7 @@ def _outside_query(more: str = "") -> ConfigurationError:
 
 def running_query(spark: SparkSession) -> str | None:
     """The query on whose thread this is called, as a function of foreachBatch is; None on any other."""
-    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    return None if query_id is None else str(query_id)
+    return spark.sparkContext.getLocalProperty("sql.streaming.queryId")
 
 
 class CallingQuery(RunOfQuery):

@@ -160,7 +160,7 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> b
         read = [node.rows for node in own if node.name in _READERS]
         if any(rows not in {None, "0"} for rows in read):
             return False
-        thorough = bool(read) and all(node.name in _THOROUGH for node in action.nodes if node in own)
+        thorough = bool(read) and all(node.name in _THOROUGH for node in own)
         complete = None not in read or action.tasks == 0
         shown = shown or (action.succeeded and thorough and complete)
     return shown
@@ -176,13 +176,11 @@ class _Recorded:
         dropped = bus.metrics().metricRegistry().getCounters().get("queue.appStatus.numDroppedEvents")
         #: False if events were lost, so that the record may be incomplete.
         self._complete = dropped is not None and dropped.getCount() == 0
-        self._by_batch: dict[str, list[Any]] = {}
-        for execution in elements_of(self._store.executionsList()):
-            self._by_batch.setdefault(execution.description(), []).append(execution)
+        self._executions = [(each.description(), each) for each in elements_of(self._store.executionsList())]
 
     def had_no_rows(self, run_id: str, batch_id: int) -> bool:
         of_batch = re.compile(rf"runId = {re.escape(run_id)}\s+batch = {batch_id}$")
-        found = [each for said, executions in self._by_batch.items() if of_batch.search(said) for each in executions]
+        found = [each for said, each in self._executions if of_batch.search(said)]
         roots = [each for each in found if each.executionId() == each.rootExecutionId()]
         if not self._complete or len(roots) != 1:
             return False
@@ -273,9 +271,8 @@ class ClassicQuery(CallingQuery):
         patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
         called = (patterns.PYTHON_UDF(), patterns.SCALA_UDF())
         plans = batch._jdf.queryExecution().analyzed(), self._execution.logicalPlan()  # noqa: SLF001 - as above
-        if any(plan.containsPattern(pattern) for plan in plans for pattern in called):
-            return False
-        if not all(map(is_plain_plan, plans)):
+        calls_functions = any(plan.containsPattern(pattern) for plan in plans for pattern in called)
+        if calls_functions or not all(map(is_plain_plan, plans)):
             return False
         leaves = list(elements_of(plans[0].collectLeaves()))
         partitions = sum(int(rows.rdd().getNumPartitions()) for rows in leaves)

@@ -10,10 +10,9 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +22,16 @@ import xxhash
 from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
-from spark_2pc_sink.serialisation.serialiser import NotEncodableError
+from spark_2pc_sink.serialisation.serialiser import NotEncodableError, Serialiser
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import TopicRefusedError, Topics, key_values
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
 from spark_2pc_sink.sink.rows.value_checks import ValidText
-from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput, TaskStream
+from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, StreamOutput
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, EncodedBatch, combine_digests, content_digest
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.serialisation.serialiser import Serialiser
 
 TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 #: Maximum lengths of a row's key and of its value in an error text.
@@ -139,16 +135,13 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     for name, serialiser in plan.serialisers.items():
         index = batch.schema.get_field_index(name)
         completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
-    return _without_tombstones(completed)
-
-
-def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    tombstones = record_column(batch, record_columns.TOMBSTONE)
-    if tombstones is None or not pc.any(tombstones).as_py():
-        return batch
-    place = batch.schema.get_field_index(record_columns.VALUE)
-    values = batch.column(place)
-    return batch.set_column(place, record_columns.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values))
+    tombstones = record_column(completed, record_columns.TOMBSTONE)
+    if tombstones is not None and pc.any(tombstones).as_py():
+        place = completed.schema.get_field_index(record_columns.VALUE)
+        values = completed.column(place)
+        values = pc.if_else(tombstones, pa.scalar(None, values.type), values)
+        completed = completed.set_column(place, record_columns.VALUE, values)
+    return completed
 
 
 def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -227,24 +220,19 @@ def _task_identity() -> TaskIdentity:
     return TaskIdentity(context.partitionId(), context.taskAttemptId())
 
 
-_WORD_BYTES = 8
-
-
 def row_digest(table: str, rows: pa.RecordBatch) -> int:
     """The digest of rows for a table, which includes the table's name as given by the user: 0 to 2^128 - 1."""
-    words = np.column_stack([word for column in rows.columns for word in _words(column)])
-    width = pa.binary(words.shape[1] * _WORD_BYTES)
-    hashed = np.ascontiguousarray(words).tobytes()
-    return content_digest(table, pa.Array.from_buffers(width, len(words), [None, pa.py_buffer(hashed)]))
+    columns: list[Any] = []
+    for column in rows.columns:
+        # For each row whether there is a value, and 64 bits of it; 0 for a missing value.
+        there = np.asarray(column.is_valid())
+        columns += [there.astype(np.int64), np.where(there, _words(column), 0)]
+    words = np.column_stack(columns)
+    width = pa.binary(words.shape[1] * words.itemsize)
+    return content_digest(table, pa.Array.from_buffers(width, len(words), [None, pa.py_buffer(words.tobytes())]))
 
 
-def _words(column: ArrowColumn) -> list[Any]:
-    """For each row whether there is a value, and 64 bits of it; 0 for a missing value."""
-    there = np.asarray(column.is_valid())
-    return [there.astype(np.int64), np.where(there, _values(column), 0)]
-
-
-def _values(column: ArrowColumn) -> Any:
+def _words(column: ArrowColumn) -> Any:
     kind = column.type
     if pa.types.is_floating(kind):
         return column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
@@ -277,8 +265,13 @@ def run_encode_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity:
 
 def run_reread_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> TaskReceipt:
     """The same only for the digest of the records; a stream in the plan is used to ask for topics."""
-    with nullcontext() if plan.stream is None else plan.open_stream(identity) as stream:
-        return encode(batches, plan, identity, _ReceiptOnly(stream))
+    if plan.stream is None:
+        return encode(batches, plan, identity, _ReceiptOnly())
+    with plan.open_stream(identity) as stream:
+        topics = replace(plan.topics, ask=stream.ask)
+        receipt = encode(batches, replace(plan, topics=topics), identity, _ReceiptOnly())
+        stream.finish()
+        return receipt
 
 
 def encode(
@@ -310,23 +303,13 @@ def encode(
 
 
 class _ReceiptOnly(StreamOutput):
-    """The output of a task that returns only its receipt; a stream to the driver answers questions."""
-
-    def __init__(self, stream: TaskStream | None) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def ask(self, question: bytes) -> bytes:
-        assert self._stream is not None, "no row names its topic"
-        return self._stream.ask(question)
+    """The output of a task that returns only its receipt."""
 
     def _put(self, frame: Frame) -> None:
-        """Only questions are sent."""
+        """Nothing is sent."""
 
     def _receive(self, expected: DriverMessage) -> bytes:
-        del expected  # the receipt: an answer is given by `ask`
-        if self._stream is not None:
-            self._stream.finish()
+        assert expected is DriverMessage.RECEIPT, "no row names its topic"
         return b""
 
 

@@ -127,7 +127,13 @@ class ExecutorVerdict:
 
 
 def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
-    return judge(_ask(spark, listener, tasks), _ours(spark))
+    install_log_filter()
+    with listener.open_attempt() as attempt, naming_executors(spark):
+        pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]
+        # Without Arrow: it may be the missing library.
+        asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
+        found = spark.range(0, tasks, 1, tasks).select(asked("id").alias("answer")).collect()
+    return judge((ExecutorAnswer(**json.loads(row.answer)) for row in found), _ours(spark))
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> ExecutorVerdict:
@@ -222,16 +228,6 @@ def _ours(spark: SparkSession) -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
-
-
-def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[ExecutorAnswer]:
-    install_log_filter()
-    with listener.open_attempt() as attempt, naming_executors(spark):
-        pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]
-        # Without Arrow: it may be the missing library.
-        asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
-        found = spark.range(0, tasks, 1, tasks).select(asked("id").alias("answer")).collect()
-    return [ExecutorAnswer(**json.loads(row.answer)) for row in found]
 
 
 #: Executors of an application that have passed the check for an endpoint: other queries do not test them again. One may

@@ -123,15 +123,13 @@ class FilteredBatch:
             return
         first = BadRows(list(found.values())[:_SHOWN_MAX])
         texts = {self._name(row): row.row for row in self._looked_up(first)}
-        shown = [
-            *self.bad_rows.values(),
-            *(replace(row, row=texts.get(row.identity, row.row)) for row in first.values()),
-        ]
+        described = (replace(row, row=texts.get(row.identity, row.row)) for row in first.values())
+        shown = [*self.bad_rows.values(), *described][:_SHOWN_MAX]
         raise TooManyBadRowsError(
             found=bad,
             rows=self._batch.count(),
             limit=str(limit),
-            first=tuple(str(row)[:_SHOWN_CHARACTERS_MAX] for row in shown[:_SHOWN_MAX]),
+            first=tuple(str(row)[:_SHOWN_CHARACTERS_MAX] for row in shown),
         )
 
     def _looked_up(self, found: BadRows) -> list[LookedUpRow]:
@@ -154,7 +152,13 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     If only some of several equal rows are bad, all equal ones are sent to one task, which counts them.
     """
     if all(row.all_of_them for row in bad_rows.values()):
-        return batch.filter(f"NOT ({_is_one_of(batch, bad_rows)})")
+        # Spark turns more than a few values into a set, unlike with a join.
+        bad = _is_among(bad_rows, identity_sql(batch.schema))
+        fingerprints = [row.fingerprint for row in bad_rows.values() if row.fingerprint is not None]
+        if len(fingerprints) == len(bad_rows):
+            # The identity is computed only for rows with the fingerprint of a bad one.
+            bad = f"{_is_among(fingerprints, fingerprint_sql(batch.schema))} AND {bad}"
+        return batch.filter(f"NOT ({bad})")
     identified = batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
     lines = [(row.identity, row.occurrences) for row in bad_rows.values()]
     # A small table, which is sent to each task.
@@ -163,18 +167,6 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
     kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")
     return kept.select(*(F.col(quoted(name)) for name in batch.columns))
-
-
-def _is_one_of(batch: DataFrame, bad_rows: BadRows) -> str:
-    """SQL that is true for a bad row: Spark turns more than a few values into a set, unlike with a join.
-
-    The identity is computed only for rows with the fingerprint of a bad one.
-    """
-    identities = _is_among(bad_rows, identity_sql(batch.schema))
-    fingerprints = [row.fingerprint for row in bad_rows.values() if row.fingerprint is not None]
-    if len(fingerprints) < len(bad_rows):
-        return identities
-    return f"{_is_among(fingerprints, fingerprint_sql(batch.schema))} AND {identities}"
 
 
 def _is_among(names: Iterable[str], sql: str) -> str:
@@ -196,12 +188,9 @@ def _trying(source: AttemptInput, lane: int, sift: TableSift, connection: Connec
     return TableCopy(source, lambda: connection, targets, idle_s=_IDLE_S, early=True).task
 
 
-def is_about_rows(error: Exception) -> bool:
-    """True for an error about individual rows, which can be left out of the batch; tasks or the database find it.
-
-    A key that an upsert has twice does not count: neither of those rows is the bad one.
-    """
-    return isinstance(error, (RecordRefusedError, RecordTooLargeError, UnstorableValueError, ConstraintError))
+#: Errors about individual rows, which can be left out of the batch; tasks or the database find these. A key that an
+#: upsert has twice does not count: neither of those rows is the bad one.
+ABOUT_ROWS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueError, ConstraintError)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import Lane, Rows, RowSource, SinkOptions
+from spark_2pc_sink.options import Lane, RowSource, SinkOptions
 from spark_2pc_sink.options.outputs import Format
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import Explosion, with_columns_for_star, with_fields_for_star
@@ -143,8 +142,7 @@ class LaneWork:
     @property
     def follows_order(self) -> bool:
         """True if records follow the table's order among rows of one key: and have keys to be compacted by."""
-        records, rows = self.lane.records, self.lane.rows
-        ordered_rows = records is not None and rows is not None and rows.order_by is not None
+        ordered_rows = self.lane.records is not None and self.lane.order_by is not None
         return ordered_rows and self.expressions.key is not None
 
     @property
@@ -331,22 +329,23 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, t
         raise refused("tombstone_when", records.tombstone_when, rule, "pass key=, derived from the upsert keys")
     if records is None or rows is None or (rows.order_by is None and records.tombstone_when is None):
         return
-    leave_out = records.superseded == "leave_out"
+    made = ""
     if expressions.key is None:
-        if leave_out:
-            raise _cannot_leave_out(rows, "the records have no key, by which a later one would supersede them")
+        rule = "the records have no key, by which a later one would supersede them"
+    elif others := _made_of_others(frame, expressions, rows.keys):
+        made = f"their {' and '.join(others)} {'are' if len(others) > 1 else 'is'} not made of upsert_keys alone"
+        rule = f"{made}, so rows with one upsert key may have several"
+    else:
         return
-    others = _made_of_others(frame, expressions, rows.keys)
-    if not others:
-        return
-    made = f"their {' and '.join(others)} {'are' if len(others) > 1 else 'is'} not made of upsert_keys alone"
-    if leave_out:
-        raise _cannot_leave_out(rows, f"{made}, so rows with one upsert key may have several")
-    sink_log(__name__, transactional_id).warning(
-        "records of one upsert key may go to several places: %s. The last record of a key may not be the row that "
-        "the table keeps",
-        made,
-    )
+    if records.superseded == "leave_out":
+        remedy = f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
+        raise refused("upsert_superseded", "leave_out", rule, f"{remedy}upsert_superseded='send_first'")
+    if made:
+        sink_log(__name__, transactional_id).warning(
+            "records of one upsert key may go to several places: %s. The last record of a key may not be the row that "
+            "the table keeps",
+            made,
+        )
 
 
 def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_keys: Sequence[str]) -> list[str]:
@@ -372,11 +371,6 @@ def _evaluates(frame: DataFrame, sql: str) -> bool:
     except AnalysisException:
         return False
     return True
-
-
-def _cannot_leave_out(rows: Rows, rule: str) -> ConfigurationError:
-    remedy = f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
-    return refused("upsert_superseded", "leave_out", rule, f"{remedy}upsert_superseded='send_first'")
 
 
 class LaneExpressions:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import chain
+
+import pyarrow as pa
 
 from spark_2pc_sink.errors import DataError, RecordRefusedError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
@@ -19,10 +21,6 @@ from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskReceip
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
-from spark_2pc_sink.wire.record_batch import EncodedBatch
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -97,16 +95,11 @@ class _SearchTask:
         return None
 
     def _make_records(self, rows: pa.RecordBatch) -> None:
-        tasks = self._plan.tasks
+        """Make records, which is the actual try; and refuse records that a broker has refused."""
+        tasks, refusal = self._plan.tasks, self._plan.refusal
         encoder = RecordEncoder(tasks.encoding, timestamp_ms=tasks.timestamp_ms, limits=self._topics.limits_of)
-        for partition, of_partition in self._partitioner.split_batch(rows):
-            self._check_made(encoder.append(partition, of_partition))
-        self._check_made(encoder.finish())
-
-    def _check_made(self, batches: Iterable[EncodedBatch]) -> None:
-        """Consume the records, which is the actual try; and refuse records that a broker has refused."""
-        refusal = self._plan.refusal
-        for batch in batches:
+        made = chain.from_iterable(encoder.append(*each) for each in self._partitioner.split_batch(rows))
+        for batch in chain(made, encoder.finish()):
             if refusal is not None and batch.partition.topic == refusal.topic:
                 contents = contents_of(batch.payload, batch.record_count)
                 if not refusal.contents.isdisjoint(content_digests(contents)):

@@ -119,7 +119,6 @@ def _culprit(expression: Any) -> str | None:
     return str(expression.toString())
 
 
-_CONNECT: Final = "pyspark.sql.connect."
 _DESCRIPTION: Final = "spark.job.description"
 _SPECULATION: Final = "spark.speculation"
 _LOOPBACK: Final = "127.0.0.1"
@@ -249,7 +248,7 @@ class ClassicSession(SessionFacts):
 
 
 def is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith(_CONNECT)
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def session_facts(spark: SparkSession, transactional_id: str) -> SessionFacts:

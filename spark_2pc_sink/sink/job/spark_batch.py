@@ -27,7 +27,7 @@ from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay, Trans
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
-from spark_2pc_sink.sink.job.filtered_batch import BadRowSearch, FilteredBatch, is_about_rows
+from spark_2pc_sink.sink.job.filtered_batch import ABOUT_ROWS, BadRowSearch, FilteredBatch
 from spark_2pc_sink.sink.job.lane_columns import LaneWork, ordered, rows_of, selected
 from spark_2pc_sink.sink.job.session_facts import SessionFacts, session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.table_loader import LaneTables
@@ -170,7 +170,7 @@ class SparkBatch:
         self._batch.recall()
 
     def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        if self._options.bad_rows != "dead_letter" or not is_about_rows(error):
+        if self._options.bad_rows != "dead_letter" or not isinstance(error, ABOUT_ROWS):
             return False
         self._tables.prepare(self._batch.frame, self._lanes, create=False)
         topics = self._records.known_after(error)

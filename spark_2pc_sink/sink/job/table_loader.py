@@ -16,7 +16,7 @@ from jdbc_state.connections import Database
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import Lane, SinkOptions
-from spark_2pc_sink.options.names import TableName, quote_identifier
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
@@ -225,7 +225,7 @@ class LaneTables:
         plans = tuple(loader.plan for loader in self.loaders.values() if loader.plan is not None)
         if len(plans) > 1 and plans != self._ordered:
             with table_transaction(self._database, self._options, "reading references between tables") as connection:
-                self._waiting = waiting_lanes(plans, references_of(connection, [plan.table for plan in plans]))
+                self._waiting = waiting_lanes(connection, plans)
             self._ordered = plans
 
     def targets(self) -> list[CopyTarget]:
@@ -242,19 +242,16 @@ class LaneTables:
             raise
 
 
-def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:
-    """References between some tables, by index: (1, 0) if the second refers to the first."""
-    oids = list(connection.execute(_OIDS, {"names": [str(table) for table in tables]}).scalars())
-    found = connection.execute(_REFERENCES, {"tables": oids})
-    return {(oids.index(row.conrelid), oids.index(row.confrelid)) for row in found}
-
-
-def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]]) -> frozenset[int]:
+def waiting_lanes(connection: Connection, plans: Sequence[ColumnPlan]) -> frozenset[int]:
     """The lanes whose rows may be written only after those of the tables before theirs."""
     for place, plan in enumerate(plans):
         if plan.table in [other.table for other in plans[:place]]:
             rule = f"each table is written by one output, and {plan.table} by several"
             raise refused("writes", None, rule, "put them into one")
+    oids = list(connection.execute(_OIDS, {"names": [str(plan.table) for plan in plans]}).scalars())
+    found = connection.execute(_REFERENCES, {"tables": oids})
+    # (1, 0) if the second table refers to the first.
+    references = {(oids.index(row.conrelid), oids.index(row.confrelid)) for row in found}
     for place, referred in references:
         if place < referred:
             table, other = plans[place].table, plans[referred].table

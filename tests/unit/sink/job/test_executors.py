@@ -25,6 +25,7 @@ from spark_2pc_sink.sink.job import executors
 from spark_2pc_sink.sink.job.executors import (
     LIBRARIES,
     ExecutorAnswer,
+    ExecutorVerdict,
     ExecutorWatch,
     judge,
     naming_executors,
@@ -134,9 +135,9 @@ class Cluster:
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
         return function
 
-    def ask(self, *_: object) -> list[ExecutorAnswer]:
+    def ask(self, *_: object, **__: object) -> ExecutorVerdict:
         self.asked += 1
-        return self.answers
+        return judge(self.answers, {})
 
     def join(self, *answers: ExecutorAnswer) -> None:
         self.answers += answers
@@ -148,7 +149,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     # What other tests have tried.
     passed_executors.clear()
     made = Cluster()
-    monkeypatch.setattr(executors, "_ask", made.ask)
+    monkeypatch.setattr(executors, "try_executors", made.ask)
     return made
 
 

@@ -92,7 +92,8 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
 
 def envelope(result: CommandResult, command: str | None) -> dict[str, Any]:
     """The object that ``--json`` prints: four fields that all commands share, and this command's own."""
-    error, told = result.error, None
+    error = result.error
+    told: dict[str, Any] | None = None
     if error is not None:
         cause, remedy = getattr(error, "cause", None), getattr(error, "remedy", None)
         told = {

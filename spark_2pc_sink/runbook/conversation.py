@@ -258,8 +258,9 @@ class Conversation:
             self._compare(picture)
         elif choice.act is not Act.ABORT_HANGING:
             named = {option: self._value(option, question) for option, question in choice.inputs.items()}
-            carry_out = self._by_hand if choice.act is Act.BY_HAND else self._recover
-            return carry_out(choice, named, picture)
+            if choice.act is Act.BY_HAND:
+                return self._by_hand(choice, named, picture)
+            return self._recover(choice, named, picture)
         elif self._confirm(choice):
             self._did("\n".join(self._sides.abort_hanging(picture)), choice=choice.name)
         return None

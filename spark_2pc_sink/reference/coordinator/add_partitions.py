@@ -127,8 +127,8 @@ def _add(
         # KIP-939: 'the application is only allowed to call .commitTransaction, .abortTransaction, or
         # .completeTransaction'; data at the new epoch would also make the marker of the old one stale.
         code = Code.INVALID_TXN_STATE
-    elif metadata.state in states.DECIDED:
-        code = Code.CONCURRENT_TRANSACTIONS
+    else:
+        code = Code.CONCURRENT_TRANSACTIONS if metadata.state in states.DECIDED else Code.NONE
     if code:
         return answer(reply.failed(code))
     if metadata.state is StateId.ONGOING and partitions <= metadata.partitions:

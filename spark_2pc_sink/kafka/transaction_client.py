@@ -213,6 +213,7 @@ class TransactionClient(LogReader):
         if not wanted:
             return
         deadline = self._deadline()
+        partition, code = wanted[0], int(Code.UNKNOWN_TOPIC_OR_PARTITION)
         for attempt in range(UNKNOWN_TOPIC_REFRESHES_MAX):
             if attempt:
                 deadline.pause()
@@ -228,7 +229,7 @@ class TransactionClient(LogReader):
             )
             if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
                 break
-        else:
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
             raise unknown_topic(
                 partition.topic, f"partition {partition.partition} does not exist; create the topic if it was deleted"
             )

@@ -122,8 +122,8 @@ def _probe(where: str, address: tuple[str, int], options: KafkaOptions, tls: ssl
     except ssl.SSLError as error:
         if not isinstance(error, _CLOSED):
             return tls_refusal(TlsFailedError(error), where, options)
-        plain = _answer(Connection(address, options, None, login=False), end_s)
-        return None if plain is None else protocol_refusal(where, options, peer_has_tls=False)
+        without_tls = _answer(Connection(address, options, None, login=False), end_s)
+        return None if without_tls is None else protocol_refusal(where, options, peer_has_tls=False)
     except OSError:
         # It is down or stopping, as the first attempt has found, which is the error to report.
         return None

@@ -7,7 +7,7 @@ changed.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
@@ -115,7 +115,8 @@ class DeadLetters:
     def read(self, batch_id: int) -> BadRows:
         """The bad rows of a decided batch; none if the table does not exist."""
         described = self.table.c["identity", "occurrences", "output", "reason", "sqlstate"]
-        query = sa.select(*described, sa.cast(self.table.c.row, sa.Text)).filter_by(**self._key(batch_id))
+        query: sa.Select[Any] = sa.select(*described, sa.cast(self.table.c.row, sa.Text))
+        query = query.filter_by(**self._key(batch_id))
         with table_transaction(self._database, self._options, "reading the dead-letter table") as connection:
             if not self.exists(connection):
                 return BadRows()

@@ -262,7 +262,7 @@ def try_again(
 
     A row may refer to one that arrived after it.
     """
-    before = None
+    before: int | None = None
     while len(refused) != before:
         before = len(refused)
         again = ((row, attempt(row)) for row, _ in refused)

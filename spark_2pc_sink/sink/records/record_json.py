@@ -125,7 +125,7 @@ def escaped(column: Any) -> Any:
         return column
     read = np.frombuffer(data, np.uint8)
     doubtful = (read < _SPACE) | (read == _QUOTE) | (read == _BACKSLASH)
-    found = np.unique(read[doubtful]).tolist() if doubtful.any() else []
+    found: list[int] = np.unique(read[doubtful]).tolist() if doubtful.any() else []
     # The backslash comes first, so that backslashes of later escapes stay single.
     for code in sorted(found, key=lambda code: code != _BACKSLASH):
         column = pc.replace_substring(column, bytes([code]), _ESCAPES[code])

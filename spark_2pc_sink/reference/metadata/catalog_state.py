@@ -162,10 +162,10 @@ def read_state(document: bytes) -> CatalogState:
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, only {_FORMAT_VERSION} is supported")
         return CatalogState(
-            **{name: found[name] for name in _PLAIN},
             topics={topic.name: topic for topic in map(_topic, found["topics"])},
             removing=tuple(map(_topic, found["removing"])),
             acls=tuple(Acl(**row) for row in found["acls"]),
+            **{name: found[name] for name in _PLAIN},
         )
     except KeyError as error:
         raise ValueError(f"it has no field {error}") from error

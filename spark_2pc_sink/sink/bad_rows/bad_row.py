@@ -46,19 +46,15 @@ _REASON_CHARACTERS_MAX: Final = 2_000
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """A row that an output refused.
+    """A row that an output refused."""
 
-    Attributes:
-        identity: hexadecimal digits, the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is
-            looked up.
-        number: tells equal rows apart, within one job of Spark.
-        sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
-    """
-
+    #: Hexadecimal digits, the same for equal rows of a batch (`row_sql`); a fingerprint until the row is looked up.
     identity: str
+    #: Tells equal rows apart, within one job of Spark.
     number: int
     output: str
     reason: str
+    #: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     sqlstate: str = ""
 
     @classmethod

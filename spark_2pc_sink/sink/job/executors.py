@@ -102,18 +102,15 @@ _LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
 
 @dataclass(frozen=True)
 class ExecutorAnswer:
-    """A task's findings in its executor.
-
-    Attributes:
-        version: version of the package; '' if it is missing.
-        missing: why the package cannot be imported there; '' if it can.
-        unreached: why it cannot reach the driver's port; '' if it can.
-    """
+    """A task's findings in its executor."""
 
     host: str
     python: str
+    #: '' if the package is missing.
     version: str
+    #: Why the package cannot be imported there; '' if it can.
     missing: str
+    #: Why it cannot reach the driver's port; '' if it can.
     unreached: str
     versions: Mapping[str, str] = field(hash=False)
 

@@ -195,17 +195,14 @@ ABOUT_ROWS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueErr
 
 @dataclass(frozen=True)
 class BadRowSearch:
-    """Looks for bad rows in one batch.
-
-    Attributes:
-        lanes: the sink's lanes, each with its tasks' work as if it were the only one.
-        most: stop once more rows than this are refused.
-    """
+    """Looks for bad rows in one batch."""
 
     batch: FilteredBatch
+    #: The sink's lanes, each with its tasks' work as if it were the only one.
     lanes: Sequence[tuple[LaneWork, TaskPlan]]
     jobs: TaskJobs
     forwarder: Callable[[AttemptInput], RecordForwarder]
+    #: Stop once more rows than this are refused.
     most: int
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:

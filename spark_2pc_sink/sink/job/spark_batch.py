@@ -92,13 +92,10 @@ class RunSides:
 
 @dataclass
 class SparkResults:
-    """Output of one attempt's tasks; see `BatchResults`.
-
-    Attributes:
-        copy: has already copied rows, and holds those that wait for another table in files of the driver.
-    """
+    """Output of one attempt's tasks; see `BatchResults`."""
 
     counts: ProducedBatch
+    #: Has already copied rows, and holds those that wait for another table in files of the driver.
     copy: TableCopy
     encoded: Counter[int]
     batch: FilteredBatch

@@ -91,23 +91,19 @@ class PlannedColumn:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The columns that a batch writes. Holds no connection and can be pickled.
-
-    Attributes:
-        upsert_keys: in the order of the unique index; empty for append.
-        order: with upsert_order_by, the column that carries it; it is copied last and never stored.
-        late_by: the table's column by which rows older than the existing one are detected and skipped; None if they
-            replace it.
-        rows: the user's options, by which rows whose key is in the table are treated.
-        lane: lane of the rows, if several go into one transaction.
-    """
+    """The columns that a batch writes. Holds no connection and can be pickled."""
 
     table: TableName
     columns: tuple[PlannedColumn, ...]
+    #: The user's options for rows whose key is in the table.
     rows: Rows
+    #: In the order of the unique index; empty for append.
     upsert_keys: tuple[str, ...] = ()
+    #: With upsert_order_by, the column that carries it; it is copied last and never stored.
     order: PlannedColumn | None = None
+    #: The table's column by which rows older than the existing one are skipped; None if they replace it.
     late_by: TargetColumn | None = None
+    #: Set if several go into one transaction.
     lane: int = 0
 
     @property

@@ -138,21 +138,18 @@ class Storage:
 
 @dataclass(frozen=True)
 class CopyColumn:
-    """How one column of the batch is checked and encoded.
-
-    Attributes:
-        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
-        nullable: False if a null is refused.
-        storage: storage of the value, or of each element of an array.
-        element_oid: for an array, the type that its elements must name; 0 for a scalar.
-        type_name: type of the table's column, for errors.
-    """
+    """How one column of the batch is checked and encoded."""
 
     name: str
+    #: Type received by the task; its large_ variants and other time zones are accepted.
     arrow_type: Any
+    #: False if a null is refused.
     nullable: bool
+    #: Of the value, or of each element of an array.
     storage: Storage
+    #: For an array, the type that its elements must name; 0 for a scalar.
     element_oid: int
+    #: Type of the table's column, for errors.
     type_name: str
 
 

@@ -161,18 +161,14 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True)
 class StreamAddress:
-    """The destination of an attempt's tasks. Can be pickled; must not be logged or displayed.
-
-    Attributes:
-        host: as reachable by executors.
-        certificate: PEM of the only certificate that is accepted; None without encryption.
-        io_deadline_s: seconds without activity of the driver after which a task gives up.
-    """
+    """The destination of an attempt's tasks. Can be pickled; must not be logged or displayed."""
 
     host: str
     port: int
     token: bytes = field(repr=False)
+    #: PEM of the only certificate that is accepted; None without encryption.
     certificate: str | None = field(default=None, repr=False)
+    #: Seconds without activity of the driver after which a task gives up.
     io_deadline_s: float = 60.0
 
 

@@ -206,10 +206,8 @@ def check_sink(
 ) -> CheckReport:
     """Check everything that can be checked before the first batch.
 
-    Args:
-        rows: a frame with the schema of a batch; no row is read. None: rows are not compared with the tables.
-        spark: the job's session, whose executors are tried. None: they are not.
-        timeout_s: seconds for each request to Kafka.
+    ``rows`` has the schema of a batch, to compare with the tables; no row is read. The executors of ``spark`` are
+    tried. ``timeout_s`` bounds each request to Kafka.
     """
     kafka = query_brokers(options, timeout_s=timeout_s)
     database = query_database(options)

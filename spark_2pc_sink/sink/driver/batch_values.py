@@ -94,23 +94,17 @@ class BatchWork(Protocol):
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> BatchResults:
         """Run the tasks: every record acknowledged and every row encoded, or raise and keep no state.
 
-        Args:
-            open_decision: opens the deciding database transaction on the first call, and returns its connection.
-                Another thread may call it and write rows there while tasks still run; the driver commits it later. No
-                thread uses the connection after this returns or raises.
+        ``open_decision`` opens the deciding database transaction on the first call, and returns its connection. Another
+        thread may call it and write rows there while tasks still run; the driver commits it later. No thread uses the
+        connection after this returns or raises.
         """
 
     def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
-        Args:
-            open_decision: opens a database transaction that is rolled back when this returns or raises.
-
-        Returns:
-            False if the batch has to fail with ``error``: no single row is bad, or bad rows are not to be left out.
-
-        Raises:
-            TooManyBadRowsError: more rows are bad than the user allows.
+        ``open_decision`` opens a database transaction that is rolled back at the end. False if the batch has to fail
+        with ``error``: no single row is bad, or bad rows are not to be left out. A TooManyBadRowsError if the user
+        allows fewer.
         """
 
     def recall(self) -> None:
@@ -137,12 +131,9 @@ class RunIds:
 
 
 class RunOfQuery:
-    """The run of a query whose batches a driver writes; by itself, what can be said about one that does not show more.
+    """The run of a query whose batches a driver writes; by itself, one about which no more is known than its ids."""
 
-    Attributes:
-        explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
-    """
-
+    #: True if a person assigns batch ids, which then only have to ascend.
     explicit_batch_ids: ClassVar[bool] = False
 
     def __init__(self, ids: RunIds) -> None:
@@ -193,12 +184,8 @@ class Attempt(ExitStack):
     """One Kafka transaction and one database transaction, with everything the work opens for them.
 
     Leaving the block is the only place that rolls back and cleans up. The database transaction begins when it is first
-    needed: usually by the copy thread, for the first rows that arrive while tasks still run. That thread has ended
-    when the driver's thread writes the state row.
-
-    Attributes:
-        outcome: what has been written so far, for the report and the history.
-        in_doubt: True from the moment that COMMIT may have decided a batch with records.
+    needed: usually by the copy thread, for the first rows that arrive while tasks still run. That thread has ended when
+    the driver's thread writes the state row.
     """
 
     def __init__(
@@ -210,7 +197,9 @@ class Attempt(ExitStack):
         super().__init__()
         self.work = work
         self.ticket = ticket
+        #: What has been written so far, for the report and the history.
         self.outcome: Outcome = Outcome()
+        #: True from the moment that COMMIT may have decided a batch with records.
         self.in_doubt: bool = False
         self._deciding = deciding
         self._transaction: DecidingTransaction | None = None

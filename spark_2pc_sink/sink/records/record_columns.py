@@ -68,12 +68,10 @@ class TopicRefusedError(Exception):
 
 @dataclass
 class Topics:
-    """The topics of an attempt, for tasks. Can be pickled.
-
-    ``ask`` sends a question to the driver and returns the answer, which is added to ``known``; None if all are known.
-    """
+    """The topics of an attempt, for tasks. Can be pickled."""
 
     known: dict[str, TopicFacts] = field(default_factory=dict)
+    #: Sends a question to the driver and returns the answer, which is added to ``known``; None if all are known.
     ask: Callable[[bytes], bytes] | None = None
 
     def partition_count(self, topic: str) -> int:

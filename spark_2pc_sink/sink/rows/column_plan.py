@@ -63,12 +63,10 @@ _ORDERED: Final = frozenset(
 
 @dataclass(frozen=True)
 class PlannedColumn:
-    """How one column of the batch is stored in one column of the table; see `CopyColumn`.
-
-    ``expression`` is Spark SQL, over a column of this name, for what tasks encode: the column itself, or its JSON.
-    """
+    """How one column of the batch is stored in one column of the table; see `CopyColumn`."""
 
     name: str
+    #: Spark SQL, over a column of this name, for what tasks encode: the column itself, or its JSON.
     expression: str
     arrow_type: Any
     nullable: bool
@@ -166,10 +164,8 @@ def plan_columns(
 ) -> ColumnPlan:
     """Match the columns of a batch with those of the table; the first column, or key, that does not match is refused.
 
-    Args:
-        fields: name and Spark type of each column to write. Names are compared exactly.
-        order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
-        expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
+    ``fields`` are names, compared exactly, and Spark types; ``order`` is the type of `ORDER_COLUMN`, if the batch has
+    one. ``expressions`` are Spark SQL by field, for remedies; a field without one is a column of the batch.
     """
     types = dict(fields)
     names = list(types)

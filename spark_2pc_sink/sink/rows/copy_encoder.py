@@ -124,15 +124,13 @@ class Encoding(Enum):
 
 @dataclass(frozen=True)
 class Storage:
-    """How the values of a scalar type are stored.
+    """How the values of a scalar type are stored."""
 
-    Arrow casts them to ``wire``, if it is given, before they are encoded; with ``cast`` the database converts text to
-    the value, see `spark_2pc_sink.sink.rows.table_copy`.
-    """
-
+    #: Arrow type to which values are cast before they are encoded.
     wire: Any | None = None
     checks: tuple[Check, ...] = ()
     encoding: Encoding = Encoding.PLAIN
+    #: The database converts text to the value, see `spark_2pc_sink.sink.rows.table_copy`.
     cast: bool = False
 
 
@@ -155,21 +153,16 @@ class CopyColumn:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
-
-    ``row_keys`` are Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
-    any, a row is identified by its number in its task.
-    """
+    """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled."""
 
     columns: tuple[CopyColumn, ...]
+    #: Arrow columns that identify a row in messages (without any: its number in its task), and all that is read of a
+    #: row that deletes.
     row_keys: tuple[str, ...] = ()
 
 
 class CopyEncoder:
-    """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
-
-    Call `encode` for each batch and then `finish` once: rows are held back until then.
-    """
+    """Encodes one task's batches, without header and trailer. `encode` holds rows back, so call `finish` at the end."""
 
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan

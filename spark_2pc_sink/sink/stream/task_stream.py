@@ -67,12 +67,10 @@ _WITH_TEXT: Final = (DriverMessage.ANSWER, DriverMessage.REFUSED)
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame. Its payload has at least one byte.
-
-    It is writable in a received frame: the driver writes producer id, epoch and sequence into a record batch in place.
-    """
+    """One frame."""
 
     kind: FrameKind
+    #: At least one byte. Writable if received: the driver writes producer id, epoch and sequence into a record batch.
     payload: memoryview
     lane: int = 0
     count: int = 0
@@ -229,10 +227,7 @@ class StreamOutput(ABC):
 
 
 class TaskStream(StreamOutput):
-    """The output of a task, over a connection that never waits without a deadline.
-
-    A context manager: entering it connects, leaving it closes the connection.
-    """
+    """The output of a task, over a connection, open within the block, that never waits without a deadline."""
 
     def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
         super().__init__()

@@ -263,10 +263,7 @@ _LENGTH: Final = struct.Struct("!i")
 
 
 class SiftedPart:
-    """Some rows of a batch, encoded together for the table, with their names; any range of them can be copied.
-
-    Row boundaries are located only when a part is requested: usually all rows are copied at once.
-    """
+    """Some rows of a batch, encoded together for the table, with their names; any range of them can be copied."""
 
     def __init__(self, names: Any, rows: bytes) -> None:
         self.names: Any = names
@@ -293,7 +290,7 @@ class SiftedPart:
 
     @cached_property
     def _begins(self) -> list[int]:
-        """The offset of each row, and the end of the last one."""
+        """The offset of each row, and the end of the last; rarely needed, as usually all rows are copied at once."""
         at, begins = 0, [0]
         while at < len(self._rows):
             (columns,) = _COLUMNS.unpack_from(self._rows, at)

@@ -1,7 +1,4 @@
-"""Kafka's side of a check: requests to the brokers, one empty transaction, and what the answers mean for the job.
-
-Running jobs are not disturbed.
-"""
+"""Kafka's side of a check: requests and an empty transaction that disturb no job, and what the answers mean."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
 
 
 def _is_among(names: Iterable[str], sql: str) -> str:
-    """SQL that is true for a row with one of some names: as texts, since Spark would recompile numbers per batch."""
+    """SQL that is true for a row with one of some names. These are texts: numbers would make Spark recompile it."""
     return f"{sql} IN ({', '.join(map(literal, names))})"
 
 

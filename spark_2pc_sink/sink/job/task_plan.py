@@ -1,7 +1,4 @@
-"""What a batch's tasks get from the driver, their plan; and what they return to it through Spark, their receipts.
-
-The driver compares the receipts with the data that it has received.
-"""
+"""What a batch's tasks get from the driver, their plan; and what they return to it through Spark, their receipts."""
 
 from __future__ import annotations
 

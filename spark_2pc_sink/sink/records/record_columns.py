@@ -1,7 +1,4 @@
-"""What driver and tasks share about records: the columns from which they are built, keys, and the topics of an attempt.
-
-A task asks the driver about a topic that a row names.
-"""
+"""What driver and tasks share about records: columns from which they are built, keys, and an attempt's topics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The expressions of a record: Spark SQL over the batch, with one column for each value that a task needs.
-
-Everything here is lazy: plans are built, never run.
-"""
+"""The expressions of a record: Spark SQL over the batch, a column per value that a task needs. Runs no plan."""
 
 from __future__ import annotations
 
@@ -225,10 +222,7 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
 
 
 def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
-    """Let tasks build the value if it is the JSON of columns that they receive for the table anyway.
-
-    ``settings`` are the session's values of `record_json.SETTINGS`.
-    """
+    """Let tasks build the value if it is the JSON of table columns; ``settings``: values of `record_json.SETTINGS`."""
     # Only when quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
     if expressions.value != WHOLE_ROW or not unchanged:

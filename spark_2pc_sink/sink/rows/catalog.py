@@ -113,10 +113,7 @@ class TableTree:
 
 
 def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
-    """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message.
-
-    So the table cannot be altered between the check and the rows.
-    """
+    """Read the catalog; with ``lock``, after locking as INSERT does, in one message: the table then stays unaltered."""
     # ONLY, since the partitions' own definitions follow the parent's.
     locking = f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE; ".replace("%", "%%") if lock else ""
     named = {"table": str(table)}

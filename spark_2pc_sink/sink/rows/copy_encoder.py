@@ -85,10 +85,7 @@ def timestamp_payload(timestamps: Any) -> Any:
 
 
 def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
-    """The binary form of one-dimensional arrays, as a large_binary array.
-
-    ``elements`` are the payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
-    """
+    """One-dimensional arrays in binary form, as large_binary; ``elements`` are the payloads of ``lists.flatten()``."""
     payloads = elements.cast(pa.large_binary())
     # An element follows its length; only -1 stands for null.
     lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")

@@ -343,10 +343,7 @@ class TaskStream(StreamOutput):
             self._lost_by = error
 
     def _take(self, expected: DriverMessage | None) -> bytes | None:
-        """The text of the expected message; None if it has not arrived.
-
-        The driver's messages take precedence: they give the reason for a lost connection.
-        """
+        """The text of the expected message, if it has arrived. The driver's go first: they explain lost connections."""
         while True:
             try:
                 found = next_message(self._received)

@@ -118,9 +118,9 @@ class RecordExpressions:
     delete: str | None = None
     #: Condition by table column, true if the row carries no value for it.
     unchanged: Mapping[str, str] = field(default_factory=dict)
-    #: Of the key and value that are encoded with a schema.
+    #: For key and value, if encoded with a schema.
     formats: Mapping[Part, Format] = field(default_factory=dict)
-    #: Of `KEY` and `VALUE`, if encoded with a schema.
+    #: For `KEY` and `VALUE`, if encoded with a schema.
     serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
 

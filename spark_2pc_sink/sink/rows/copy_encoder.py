@@ -140,7 +140,7 @@ class CopyColumn:
     arrow_type: Any
     #: False if a null is refused.
     nullable: bool
-    #: Of the value, or of each element of an array.
+    #: For the value, or for each element of an array.
     storage: Storage
     #: For an array, the type that its elements must name; 0 for a scalar.
     element_oid: int

@@ -43,12 +43,9 @@ _told: set[str] = set()
 
 
 def readable_by(connection: Any) -> str | None:
-    """The remote host of a connection that could be read in transit; None for a secure one.
-
-    ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. A
-    Unix socket and the loopback interface do not leave the machine; a proxy there is responsible for its own
-    connection.
-    """
+    """The remote host of a connection that could be read in transit; None for a secure one."""
+    # ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. A
+    # Unix socket and loopback stay on the machine; a proxy there is responsible for its own connection.
     if connection.info.ssl_in_use:
         return None
     with closing(socket.socket(fileno=os.dup(connection.info.socket))) as its:

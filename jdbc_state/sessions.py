@@ -281,10 +281,8 @@ class Presence:
             ended = "" if self._shown_while() else name
 
     def _is_usable(self) -> bool:
-        """True while the session needs no check: the server, which would announce its end, has sent nothing.
-
-        It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
-        """
+        """True while the session needs no check: the server, which would announce its end, has sent nothing."""
+        # It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
         session = self._session
         if session is None or session.closed or time.monotonic() - self._begun_s > KEPT_S_MAX:
             return False

@@ -41,18 +41,15 @@ from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
 
 @dataclass(eq=False)
 class Batch:
-    """An unacknowledged encoded record batch.
+    """An unacknowledged encoded record batch."""
 
-    Args:
-        ordinal: its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
-        row_key: its record's key, printable; None for several records.
-        deadline_s: when it must be acknowledged, on the monotonic clock.
-    """
-
+    #: Its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
     ordinal: int
     payload: Buffer
     record_count: int
+    #: Its record's key, printable; None for several records.
     row_key: str | None
+    #: When it must be acknowledged, on the monotonic clock.
     deadline_s: float
     sends: int = 0
 
@@ -69,16 +66,13 @@ class PartitionReceipt:
 
 @dataclass(eq=False)
 class PartitionQueue:
-    """A partition's waiting, in-flight and returned batches.
-
-    Args:
-        floor_offset: the log's end when the session began to write it; appended batches are at or above it.
-        sequence: that of the next pushed record.
-    """
+    """A partition's waiting, in-flight and returned batches."""
 
     partition: TopicPartition
+    #: The log's end when the session began to write it; appended batches are at or above it.
     floor_offset: int = 0
     limits: TopicLimits = UNKNOWN_LIMITS
+    #: That of the next pushed record.
     sequence: int = 0
     receipt: PartitionReceipt | None = None
     resend_at_s: float = 0.0
@@ -190,11 +184,7 @@ class BatchSender:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the clock of batch deadlines, inside this block only.
-
-        Nothing is sent or received while the caller does something else, however long it takes between two blocks:
-        that must not use up the deadlines of waiting batches.
-        """
+        """Run the clock of batch deadlines, inside this block only: the caller's pauses must not use them up."""
         if self._left_at_s is not None:
             self._paused_s += monotonic() - self._left_at_s
         try:

@@ -40,15 +40,12 @@ _TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALI
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """Identity and features of the cluster, as reported by one broker.
-
-    Args:
-        transaction_version: the finalized level of the feature transaction.version, 0 if absent (KIP-1022).
-        epoch: grows with the levels; -1 if the broker does not know it.
-    """
+    """Identity and features of the cluster, as reported by one broker."""
 
     cluster_id: str
+    #: The finalized level of the feature transaction.version, 0 if absent (KIP-1022).
     transaction_version: int
+    #: Grows with the levels; -1 if the broker does not know it.
     epoch: int = -1
 
 

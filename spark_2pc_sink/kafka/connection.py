@@ -73,18 +73,15 @@ class LoginRefusedError(Exception):
 
 @dataclass(eq=False)
 class SentRequest:
-    """A request in flight.
-
-    Attributes:
-        due_s: when the connection is closed without an answer, on the monotonic clock.
-        exception: why there is no answer; the broker may have acted on the request.
-    """
+    """A request in flight."""
 
     request: FramedRequest
     correlation_id: int
+    #: When the connection is closed without an answer, on the monotonic clock.
     due_s: float
     is_done: bool = False
     value: KafkaResponse = None
+    #: Why there is no answer; the broker may have acted on the request.
     exception: BaseException | None = None
 
 
@@ -186,11 +183,7 @@ class Connection:
         self._unsent.clear()
 
     def advance(self, events: int | None) -> None:
-        """Send, receive, connect and log in, as far as possible without waiting.
-
-        ``events`` is 0 if only time has passed; None begins to connect or log in. A failure closes the connection, and
-        is reported by its requests.
-        """
+        """Do I/O without waiting; ``events`` is 0 if only time has passed, None to begin. Requests report a failure."""
         if self.failure is not None:
             return
         try:

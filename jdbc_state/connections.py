@@ -180,10 +180,7 @@ class Database:
 
     @contextmanager
     def requests(self, operation: str, *, lock_timeout_ms: int | None = None) -> Iterator[Connection]:
-        """A connection on which each statement is one message and its own transaction.
-
-        A statement waits for a lock as long as a claim does, unless ``lock_timeout_ms`` is given.
-        """
+        """A connection on which each statement is a transaction; by default it waits for locks as long as a claim."""
         lock_ms = self._settings.claim_lock_timeout_ms if lock_timeout_ms is None else lock_timeout_ms
         limit_ms = self._settings.commit_timeout_ms
         limits = (

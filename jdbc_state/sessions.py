@@ -225,10 +225,7 @@ SELECT set_config('application_name', %s, false), set_config('idle_session_timeo
 
 
 class Presence:
-    """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
-
-    ``shown_while`` is called every `CHECK_S`; if it returns False the session ends, until the next claim.
-    """
+    """Shows a driver's newest claim in pg_stat_activity while ``shown_while()``, asked every `CHECK_S`. Thread-safe."""
 
     def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:
         self._database = database

@@ -197,10 +197,7 @@ class BatchSender:
         return not self._active
 
     def push(self, queue: PartitionQueue, batch: PlacedBatch) -> int:
-        """Assign a batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
-
-        It must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
-        """
+        """Assign a batch to the producer, queue it for ``delivery_timeout_ms`` of `running`, and return its bytes."""
         payload = assign_producer(batch.payload, producer=self._transaction.producer, base_sequence=queue.sequence)
         queue.push(batch, payload, deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000)
         self.unacknowledged_bytes += len(payload)

@@ -307,10 +307,7 @@ def split_batches(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatc
 
 
 class StickyPartitioner(ArrowPartitioner):
-    """The writer's partitioner: keyless rows of one call go to one partition, those of the next call to another.
-
-    Java's producer keeps one partition for a batch of keyless records, then chooses another (KIP-480).
-    """
+    """The writer's partitioner: keyless rows of one call share a partition, those of the next use another (KIP-480)."""
 
     def __init__(self, cluster: Cluster, topic: str | None) -> None:
         super().__init__(topic)

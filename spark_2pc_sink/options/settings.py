@@ -224,11 +224,7 @@ def one_of(choices: Sequence[str]) -> str:
 def nearest(
     name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None, otherwise: str = ""
 ) -> str:
-    """A remedy that names the valid word nearest to what the user wrote.
-
-    ``known_elsewhere`` has other libraries' words, lower case without punctuation. If none is near, the remedy is
-    ``otherwise``, or the list of all valid words.
-    """
+    """A remedy naming the nearest valid word, also by other libraries' words; else ``otherwise``, or all valid ones."""
     words = {_folded(word): word for word in valid}
     folded = _folded(name)
     if folded not in words and known_elsewhere and folded in known_elsewhere:
@@ -328,10 +324,7 @@ KNOWN_ELSEWHERE: Final = {
 
 
 def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> None:
-    """Refuse calls that would be a Python ``TypeError``, before any value is used.
-
-    ``known`` says of each keyword whether it is required; one that is None counts as missing.
-    """
+    """Refuse calls that would be a Python ``TypeError``; ``known`` tells if a keyword is required (None is missing)."""
     for name in given:
         if name not in known:
             remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
@@ -344,10 +337,7 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
 
 
 def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Let calls of a function with explicit keywords fail like `check_keywords`.
-
-    IDEs, type checkers and ``inspect.signature`` see the function's own signature.
-    """
+    """Let a function's calls fail like `check_keywords`; IDEs, type checkers and ``inspect`` see its own signature."""
     parameters = signature(function).parameters
     known = {name: item.default is Parameter.empty for name, item in parameters.items() if name != "self"}
 

@@ -37,31 +37,25 @@ from spark_2pc_sink.wire.batch_format import encode_varint
 
 @dataclass
 class NotEncodableError(Exception):
-    """A value that the schema cannot represent.
+    """A value that the schema cannot represent."""
 
-    Attributes:
-        path: path of the field, with points between names.
-        rule: requirement of the schema or its format.
-        row: number of the row in its column; -1 if unknown.
-    """
-
+    #: Path of the field, with points between names.
     path: str
+    #: Requirement of the schema or its format.
     rule: str
     remedy: str
+    #: Number of the row in its column; -1 if unknown.
     row: int = -1
 
 
 @dataclass
 class NoSchemaError(Exception):
-    """A type that the format or the given schema cannot represent.
+    """A type that the format or the given schema cannot represent."""
 
-    Attributes:
-        path: path of the field, with points between names; '' for the whole.
-        remedy: '' if a cast to a type that the format has is enough.
-    """
-
+    #: Path of the field, with points between names; '' for the whole.
     path: str
     rule: str
+    #: '' if a cast to a type that the format has is enough.
     remedy: str = ""
 
     @property

@@ -280,10 +280,7 @@ class Commitment:
             self.end()
 
     def begin_completion(self) -> bool:
-        """Send the commit to Kafka without waiting, and give the id back: its next holder reads the answer.
-
-        Returns False if it could not be sent at once: call `complete` or `complete_in_background`.
-        """
+        """Commit in Kafka without waiting, and give the id back; False if it was not sent: `complete` it then."""
         writer, sent = self._parts()
         begun = True
         try:

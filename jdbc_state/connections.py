@@ -180,7 +180,7 @@ class Database:
 
     @contextmanager
     def requests(self, operation: str, *, lock_timeout_ms: int | None = None) -> Iterator[Connection]:
-        """A connection on which each statement is a transaction; by default it waits for locks as long as a claim."""
+        """A connection: each statement is one message and transaction, and waits for locks as a claim by default."""
         lock_ms = self._settings.claim_lock_timeout_ms if lock_timeout_ms is None else lock_timeout_ms
         limit_ms = self._settings.commit_timeout_ms
         limits = (
@@ -355,10 +355,7 @@ def _engine(url: URL, connect: Callable[[], Any], limit_ms: int) -> Engine:
 
 
 def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> None:
-    """SQLAlchemy's hook: ask a connection that was kept whether it still is one; if not, a new one takes its place.
-
-    One that was lent a moment ago is not asked, unless its server has said something since: that it ends.
-    """
+    """SQLAlchemy's hook: replace a broken kept connection. One lent just now is checked only if its server spoke."""
     del proxy
     lent_s, record.info[_LENT] = record.info.get(_LENT), time.monotonic()
     if lent_s is None or (record.info[_LENT] - lent_s < _TRUSTED_S and not has_something_to_read(driver)):

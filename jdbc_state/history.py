@@ -57,7 +57,7 @@ def with_line(
     keep: int | None = None,
     figures: sa.ColumnElement[Any] | None = None,
 ) -> sa.Select[Any]:
-    """Return a changed row and write its line, if any; leaves ``keep`` lines. None trims none, or keeps the figures."""
+    """Return a changed row, if any, and write its line; ``keep`` are left (None: all). None keeps a line's figures."""
     history = tables.history
     names = [column.name for column in tables.state.columns]
     event = sa.literal(event) if isinstance(event, str) else event

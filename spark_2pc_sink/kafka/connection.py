@@ -183,7 +183,11 @@ class Connection:
         self._unsent.clear()
 
     def advance(self, events: int | None) -> None:
-        """Do I/O without waiting; ``events`` is 0 if only time has passed, None to begin. Requests report a failure."""
+        """Send, receive, connect and log in, as far as possible without waiting.
+
+        ``events`` is 0 if only time has passed; None begins to connect or log in. A failure closes the connection, and
+        is reported by its requests.
+        """
         if self.failure is not None:
             return
         try:

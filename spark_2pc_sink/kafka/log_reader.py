@@ -48,7 +48,8 @@ class LogReader:
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
     ) -> Marker:
-        """Find the producer's first end marker, of one of ``epochs``, in ``limit_ms`` and at most ``max_block_ms``."""
+        """Read forward to the producer's first end marker, for at most ``limit_ms`` and ``max_block_ms``."""
+        # From one past the transaction's last offset here; the epochs are the transaction's and the next one.
         cluster, deadline = self._cluster, self._bounded(limit_ms)
         # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
         # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until

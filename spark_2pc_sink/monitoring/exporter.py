@@ -217,7 +217,7 @@ _log = logging.getLogger(__name__)
 
 
 class SinkCollector(Collector):
-    """Reads both sides on request, one look at a time; scrapes that waited for it share its result. Thread-safe."""
+    """Reads both sides, one look at a time, shared by scrapes that waited: none takes over two looks. Thread-safe."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

@@ -224,7 +224,11 @@ def one_of(choices: Sequence[str]) -> str:
 def nearest(
     name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None, otherwise: str = ""
 ) -> str:
-    """A remedy naming the nearest valid word, also by other libraries' words; else ``otherwise``, or all valid ones."""
+    """A remedy that names the valid word nearest to what the user wrote.
+
+    ``known_elsewhere`` has other libraries' words, lower case without punctuation. If none is near, the remedy is
+    ``otherwise``, or the list of all valid words.
+    """
     words = {_folded(word): word for word in valid}
     folded = _folded(name)
     if folded not in words and known_elsewhere and folded in known_elsewhere:

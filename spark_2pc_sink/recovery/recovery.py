@@ -43,7 +43,7 @@ _KEEP_PREPARED_REFUSED: Final = frozenset(
 def commit_prepared(
     kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState, *, take_over: bool
 ) -> PreparedTxnState | None:
-    """End a decided row's transaction with COMMIT; returns the pair that Kafka shows at its end, None to poll again."""
+    """COMMIT a decided row's transaction; returns its pair then, None to poll again. InDoubtError without an answer."""
     assert prepared.producer is not None, "a decided row names a producer id and epoch"
     producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
     if producer is None:
@@ -129,7 +129,7 @@ def commits_lost_halt() -> Iterator[None]:
 
 
 class Recovery:
-    """Recovers one transactional id, repeatedly; searches ``topics`` besides the row's own for lost batches."""
+    """Recovers one transactional id, as often as called; searches ``topics`` and the row's own for lost batches."""
 
     def __init__(
         self,

@@ -106,10 +106,7 @@ def elements(column: ArrowColumn) -> tuple[ArrowColumn, Int64Array]:
 
 
 def entries(column: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn, Int64Array]:
-    """The keys and values of all maps, sorted by key within each map, and the number of entries of each map.
-
-    Maps are unordered, and a replayed batch must be encoded to the same bytes.
-    """
+    """All maps' keys and values, sorted by key (a replay must give the same bytes), and each map's entry count."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     length, counts = offsets[-1] - offsets[0], np.diff(offsets)
     keys, values = column.keys.slice(offsets[0], length), column.items.slice(offsets[0], length)

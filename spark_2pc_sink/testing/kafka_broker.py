@@ -245,7 +245,10 @@ class KafkaBroker(LocalBroker):
         }
 
     def format_as(self, formatted: KafkaBroker) -> None:
-        """Copy a formatted node's unused storage, with this node's ids: formatting would take a virtual machine."""
+        """Copy the storage of a formatted node that has not run yet, with this node's ids.
+
+        The output of ``StorageTool format`` differs between nodes only in three ids; creation takes a virtual machine.
+        """
         self._configure()
         source, data = formatted._data, self._data
         shutil.copytree(source, data)

@@ -473,11 +473,7 @@ def kill_with_children() -> NoReturn:
 
 
 def pause_all(pids: list[int]) -> None:
-    """Suspend processes (SIGSTOP), and wait until all their threads have stopped.
-
-    The signal takes effect when one of the threads is next scheduled; on a loaded machine the others can answer a
-    request before that.
-    """
+    """Suspend processes (SIGSTOP), and wait until all their threads stop: others could still answer requests."""
     _signal_until(pids, signal.SIGSTOP, _STILL, "processes to stop")
 
 
@@ -516,7 +512,8 @@ _VERSION_DEADLINE_S = 30
 
 @cache
 def find_java_home() -> Path:
-    """Java 17 or later: ``$JAVA_HOME``, PATH's, or the oldest in /usr/lib/jvm, which most Spark releases support."""
+    """A Java 17 or later: ``$JAVA_HOME``, PATH's, else the oldest in /usr/lib/jvm; CapabilityError without one."""
+    # The oldest that suffices, because it is the one that most Spark releases support.
     for home in _candidates():
         if (java_version(home) or 0) >= JAVA_VERSION_MIN:
             return home

@@ -286,10 +286,7 @@ class Target:
         return json.dumps({**named, MARK: True}).encode()
 
     def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
-        """Refuse if records lack a noted column of key or order; None if they have it, or that is not known yet.
-
-        ``compared`` are the columns that are compared; None before there is a record.
-        """
+        """Refuse if records are known to lack a noted column of key or order; ``compared`` is None before any."""
         paths = self.sources.paths
         found = [name for name in self.noted if paths is None or paths(name)] if compared is None else compared
         lacking = [name for name in self.noted if name not in found]

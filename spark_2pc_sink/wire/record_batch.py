@@ -221,10 +221,7 @@ class Compression(Enum):
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
-    """Compress a records section, a pyarrow.Buffer; for NONE it is returned itself.
-
-    ``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. The others have none.
-    """
+    """Compress records (NONE: unchanged); ``level`` is -1 to 9 for gzip, -131072 to 22 for zstd, None the default."""
     return _COMPRESS[compression](records, level)
 
 
@@ -324,10 +321,7 @@ def encode_unassigned_batch(
 def assign_producer(
     batch: bytes | memoryview | ArrowBuffer, *, producer: ProducerIdAndEpoch, base_sequence: int
 ) -> memoryview:
-    """Assign an encoded batch to ``producer``, its first record with ``base_sequence``; the others follow.
-
-    Writable memory is changed in place, other memory is copied.
-    """
+    """Assign an encoded batch to ``producer``, from ``base_sequence``; in place in writable memory, else in a copy."""
     if not 0 <= base_sequence < SEQUENCE_COUNT:
         raise LocalProtocolError(
             operation="encode a record batch",
@@ -377,10 +371,7 @@ def encode_listed_batch(
     compression: str,
     level: int | None = None,
 ) -> EncodedBatch:
-    """One batch of a transaction from contents made by `batch_format.record_content`, at least one.
-
-    It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
-    """
+    """A transaction's batch of at least one content of `record_content`; compressed from `COMPRESSED_BYTES_MIN` on."""
     section = encode_records(contents)
     codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)

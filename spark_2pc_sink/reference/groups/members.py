@@ -248,10 +248,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int | None = None) -> Code:
-        """Whether the member belongs to this group, and a generation is the current one, if it is given.
-
-        A static member is fenced by a newer holder of its instance id.
-        """
+        """Whether it is a member, of the current generation if given; a newer holder of its instance id fences it."""
         if instance_id is not None:
             holder = self.static_member(instance_id)
             if holder is None:

@@ -151,10 +151,7 @@ def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
 
 
 def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
-    """Why a rule cannot be added, as Kafka 4.4.0 answers it, or None.
-
-    The codes ANY and MATCH belong to filters; Kafka's answer to a rule with one of them is UNKNOWN_SERVER_ERROR.
-    """
+    """Why a rule cannot be added, as in Kafka 4.4.0 (UNKNOWN_SERVER_ERROR for ANY and MATCH, which are of filters)."""
     if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
         return Code.UNKNOWN_SERVER_ERROR, None
     checks = (

@@ -97,10 +97,7 @@ class AclAccess:
         return bool(matching) and all(acl.allows for acl in matching)
 
     def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
-        """True if the client may do it to at least one resource of the kind, even if none exists.
-
-        The rules are those of ``Authorizer.authorizeByResourceType``: an ALLOW counts unless a DENY covers it whole.
-        """
+        """As ``Authorizer.authorizeByResourceType``: an ALLOW for any resource counts unless a DENY covers it whole."""
         if self.allows(operation, resource, _ANY_NAME):
             return True
         exact = {operation.value, ALL_OPERATIONS}

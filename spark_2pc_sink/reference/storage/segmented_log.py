@@ -198,10 +198,7 @@ def recover_segment(
 
 
 class SegmentedLog:
-    """The bytes of one partition. Call `recover` before anything else.
-
-    ``failure`` says why appends are no longer possible, or is ''; ``recovered_cut_bytes`` are those of a torn write.
-    """
+    """One partition's bytes. Call `recover` first. ``failure`` says why appends are no longer possible, or is ''."""
 
     def __init__(self, store: SegmentStore) -> None:
         self.failure: str = ""

@@ -66,11 +66,7 @@ def add_commands(commands: Any) -> None:
     )
     options.add_connection(parser, prefix=options.OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_looking(within)
-    _add_ending(within)
 
-
-def _add_looking(within: Any) -> None:
     listing = _command(within, "list", _list, "list transactional ids and the state of their transactions")
     names = ("--duration-filter", "--running-longer-than-ms")
     about = "only transactions that began longer ago, and ids without an open transaction. Negative: all"
@@ -100,8 +96,6 @@ def _add_looking(within: Any) -> None:
     about = "leave out transactions whose last record has a later timestamp than this long ago (default: 15)"
     finding.add_argument("--max-transaction-timeout", type=int, default=15, metavar="MINUTES", help=about)
 
-
-def _add_ending(within: Any) -> None:
     aborting = _command(within, "abort", _abort, "end a hanging transaction with an abort marker in one partition")
     _add_partition(aborting)
     about = "first offset of the transaction; alternatively:"

@@ -29,7 +29,7 @@ from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, OpenTransactionEnd, Resolution, RowStatus, Verdict, is_next
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, KafkaSide, LostCommits, began_at, check_kept, history_line
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, KafkaSide, LostCommits, began_at, check_kept
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, sink_flags, view_of
 from spark_2pc_sink.wire.record_batch import PlacedBatch
 
@@ -170,9 +170,10 @@ class Recovery:
             )
             findings = _Findings(before=row)
             if row.rebuilt_from is not None:
-                findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
+                rebuilt = f"rebuilt the lost state row from line {row.rebuilt_from} of its history ({shown(row)})"
+                findings.did("rebuild_row", rebuilt)
                 # Logged now too: the next step may be refused.
-                self._log.warning("%s", findings.actions[-1])
+                self._log.warning("%s", rebuilt)
             row = self._decide_owed(self._settle(row, findings), findings)
             if query_id is None:
                 row = self.losses.pass_over_unread(row, findings.actions)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from spark_2pc_sink.choices.choice import flags
@@ -137,13 +138,8 @@ def exit_code_of(found: StatusReport) -> int:
 
 def _status(given: argparse.Namespace) -> CommandResult:
     options = given_sides(given)
-
-    def look() -> StatusReport:
-        return status(match=given.match, timeout_s=given.timeout_s, **options)
-
-    def say(line: str) -> None:
-        print(f"spark-2pc: {line}", file=sys.stderr, flush=True)
-
+    look = partial(status, match=given.match, timeout_s=given.timeout_s, **options)
+    say = partial(print, "spark-2pc:", file=sys.stderr, flush=True)
     found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, say, SystemClock())
     shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}
     fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found

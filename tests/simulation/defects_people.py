@@ -173,7 +173,8 @@ def _any_replay(original: Any, row: Any, replay: Any, *, accept_replay: int | No
     kinds=(people.REMAKE_TOPIC, people.REFILL_TOPIC, people.RECOVER_ACCEPT_REPLAY),
 )
 def _names_no_batch(original: Any, self: Any, row: Any, kafka: Any, halt: Any, findings: Any) -> Any:
-    self._batch_id = row.batch_id if self._batch_id is None else self._batch_id
+    if self.choice.batch_id is None:
+        self.choice = replace(self.choice, batch_id=row.batch_id)
     return original(self, row, kafka, halt, findings)
 
 

@@ -179,10 +179,9 @@ def wait_until_settled(
 def _recover(given: argparse.Namespace) -> CommandResult:
     said = given_sides(given)
     # After these, data may differ, so a reason is required.
-    accepting = [name for name in ("decision", "accept_loss", "open_transaction") if name in said]
+    accepting = flags({name: said[name] for name in ("decision", "accept_loss", "open_transaction") if name in said})
     if accepting and not said.get("dry_run"):
-        [flag] = flags({accepting[0]: said[accepting[0]]})
-        said["reason"] = reason_for(given, flag.split()[0])
+        said["reason"] = reason_for(given, accepting[0].split()[0])
     try:
         report = recover(**said)
     except (HaltError, TakeOverRefusedError) as error:

@@ -298,6 +298,7 @@ class Recovery:
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> tuple[StateRow, bool]:
+        """Commit the transaction of a decided row in Kafka; the result is that of `_act`."""
         prepared = PreparedTxnState(row.prepared_transaction_state)
         assert prepared.producer is not None, "a decided row names a producer id and epoch"
         producer = keep_prepared(self.kafka, prepared) if self._takes_over(row, kafka) else prepared.producer

@@ -21,7 +21,6 @@ STATUS: Final = "spark-2pc status"
 
 #: Options that the sink has too, for users who start the job instead of running the command.
 _OF_A_START: Final = frozenset({"adopt", "accept_loss"})
-_STATE_NAMES: Final = ("state_schema", "state_table", "history_table")
 
 #: What may be known about an incident, and decides which of its choices fit.
 Fact = Literal[
@@ -171,7 +170,7 @@ def remedy(command: str, change: str) -> str:
 
 def state_command(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str:
     """The remedy for missing or old state tables; see `jdbc_state.settings.in_python`."""
-    tables = {name: names[name] for name in _STATE_NAMES}
+    tables = {name: names[name] for name in ("state_schema", "state_table", "history_table")}
     role = names["role"]
     if step == "make":
         command = " ".join(["spark-2pc state ddl", *flags({**tables, "role": role})])

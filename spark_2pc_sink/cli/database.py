@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from itertools import compress
 from typing import Any, Final
 
-from jdbc_state import ActionLine, SqlStateStore, ddl
+from jdbc_state import ActionLine, ddl
 from spark_2pc_sink.cli.options import add_database, add_options, add_sink, given_options
 from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult, as_table
 from spark_2pc_sink.options import RecoveryOptions
@@ -115,11 +115,7 @@ def _action(line: ActionLine) -> tuple[str, ...]:
         detail += f"; rebuilt the lost row from line {line.detail['rebuilt_from']} of its history"
     if "outcome" in line.detail:
         detail = f"{line.detail['outcome']}: {detail}" if detail else str(line.detail["outcome"])
-    return line.action, who, _one_line(line.reason or ""), _one_line(detail)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return line.action, who, " ".join((line.reason or "").split()), " ".join(detail.split())
 
 
 def _ddl(given: argparse.Namespace) -> CommandResult:
@@ -130,19 +126,15 @@ def _ddl(given: argparse.Namespace) -> CommandResult:
 
 
 def _migrate(given: argparse.Namespace) -> CommandResult:
-    with _store(given) as store:
+    with closing(open_store(RecoveryOptions.of_every_sink(**given_options(given)))) as store:
         done = store.migrate()
     lines = done or ["nothing to do: the tables have this version"]
     return CommandResult(fields={"done": done}, text="".join(f"{line}\n" for line in lines))
 
 
 def _check(given: argparse.Namespace) -> CommandResult:
-    with _store(given) as store:
+    with closing(open_store(RecoveryOptions.of_every_sink(**given_options(given)))) as store:
         report = store.check_schema(given.role)
     code = (EXIT_SETTLED if report.ready else EXIT_IN_DOUBT) if report.there else EXIT_NOT_KNOWN
     fields = {"there": report.there, "ready": report.ready, "lines": list(report.lines)}
     return CommandResult(exit_code=code, fields=fields, text="".join(f"{line}\n" for line in report.lines))
-
-
-def _store(given: argparse.Namespace) -> closing[SqlStateStore]:
-    return closing(open_store(RecoveryOptions.of_every_sink(**given_options(given))))

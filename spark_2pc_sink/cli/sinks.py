@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from spark_2pc_sink.choices.choice import flags
 from spark_2pc_sink.cli.options import add_options, add_sides, add_sink, add_timeout, given_sides, reason_for
@@ -137,13 +138,8 @@ def exit_code_of(found: StatusReport) -> int:
 
 def _status(given: argparse.Namespace) -> CommandResult:
     options = given_sides(given)
-
-    def look() -> StatusReport:
-        return status(match=given.match, timeout_s=given.timeout_s, **options)
-
-    def say(line: str) -> None:
-        print(f"spark-2pc: {line}", file=sys.stderr, flush=True)
-
+    look = partial(status, match=given.match, timeout_s=given.timeout_s, **options)
+    say = partial(print, "spark-2pc:", file=sys.stderr, flush=True)
     found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, say, SystemClock())
     shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}
     fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found
@@ -179,8 +175,10 @@ def wait_until_settled(
 
 def _recover(given: argparse.Namespace) -> CommandResult:
     said = given_sides(given)
-    if decided := _decided(said):
-        said["reason"] = reason_for(given, decided)
+    # After these, data may differ, so a reason is required.
+    accepting = flags({name: said[name] for name in ("decision", "accept_loss", "open_transaction") if name in said})
+    if accepting and not said.get("dry_run"):
+        said["reason"] = reason_for(given, accepting[0].split()[0])
     try:
         report = recover(**said)
     except (HaltError, TakeOverRefusedError) as error:
@@ -189,11 +187,3 @@ def _recover(given: argparse.Namespace) -> CommandResult:
         return CommandResult(exit_code=EXIT_IN_DOUBT, fields={"sinks": found}, error=error)
     code = (EXIT_SETTLED if report.known else EXIT_NOT_KNOWN) if report.settled else EXIT_IN_DOUBT
     return CommandResult(exit_code=code, fields={"sinks": [report.as_json()]}, text=f"{report}\n")
-
-
-def _decided(said: Mapping[str, Any]) -> str:
-    """The flag after which data may differ, so that a reason is required; '' for none."""
-    if said.get("dry_run"):
-        return ""
-    accepting = ("decision", "accept_loss", "open_transaction")
-    return next((flags({name: said[name]})[0].split()[0] for name in accepting if name in said), "")

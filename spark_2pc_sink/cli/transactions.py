@@ -66,11 +66,7 @@ def add_commands(commands: Any) -> None:
     )
     options.add_connection(parser, prefix=options.OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_looking(within)
-    _add_ending(within)
 
-
-def _add_looking(within: Any) -> None:
     listing = _command(within, "list", _list, "list transactional ids and the state of their transactions")
     names = ("--duration-filter", "--running-longer-than-ms")
     about = "only transactions that began longer ago, and ids without an open transaction. Negative: all"
@@ -100,8 +96,6 @@ def _add_looking(within: Any) -> None:
     about = "leave out transactions whose last record has a later timestamp than this long ago (default: 15)"
     finding.add_argument("--max-transaction-timeout", type=int, default=15, metavar="MINUTES", help=about)
 
-
-def _add_ending(within: Any) -> None:
     aborting = _command(within, "abort", _abort, "end a hanging transaction with an abort marker in one partition")
     _add_partition(aborting)
     about = "first offset of the transaction; alternatively:"
@@ -211,11 +205,11 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
 
 
 def _abort(given: argparse.Namespace) -> CommandResult:
-    producer, coordinator_epoch = _producer(given)
-    kafka, found = options.read_connection(given), {"start_offset": given.start_offset, "producer": producer}
+    found = {"start_offset": given.start_offset, "producer": _producer(given)}
+    kafka = options.read_connection(given)
     with TransactionTool(kafka=kafka) as tool:
         try:
-            done = tool.abort(given.topic, given.partition, **found, coordinator_epoch=coordinator_epoch)
+            done = tool.abort(given.topic, given.partition, **found, coordinator_epoch=given.coordinator_epoch)
         except AbortRefusedError as error:
             sinks = None if error.owner is None else look_up_sinks(given, kafka)
             if sinks is None:
@@ -234,8 +228,8 @@ def _complete(kafka: Mapping[str, str], remedies: Sequence[str]) -> tuple[str, .
     return ending.with_cluster(remedies, kafka_connection(KafkaOptions.parse(kafka))) if remedies else ()
 
 
-def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int | None]:
-    """Producer id, epoch and coordinator epoch: all three, instead of --start-offset, as in Kafka's tool."""
+def _producer(given: argparse.Namespace) -> ProducerIdAndEpoch | None:
+    """The producer, named with both epochs instead of --start-offset, as in Kafka's tool; otherwise None."""
     parts = {
         "--producer-id": given.producer_id,
         "--producer-epoch": given.producer_epoch,
@@ -247,9 +241,7 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
         names = "by --start-offset, or by --producer-id, --producer-epoch and --coordinator-epoch together"
         remedy = "leave it out" if by_offset else "pass --start-offset as find-hanging shows it"
         raise refused(wrong[0], parts[wrong[0]], f"the transaction must be named either {names}", remedy)
-    if by_offset:
-        return None, None
-    return ProducerIdAndEpoch(given.producer_id, given.producer_epoch), given.coordinator_epoch
+    return None if by_offset else ProducerIdAndEpoch(given.producer_id, given.producer_epoch)
 
 
 def _force_terminate(given: argparse.Namespace) -> CommandResult:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.cli.options import add_sides, add_sink, file_of, given_sides
 from spark_2pc_sink.cli.output import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED, CommandResult
@@ -15,9 +15,6 @@ from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.verification.api import SHAPE, verify
 from spark_2pc_sink.verification.repairs import Commands, next_steps
 from spark_2pc_sink.verification.report import Verdict
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 _EXITS: Final = (
     "exit codes: 0 both sides are the same; 1 a side refused or could not be reached; 2 wrong command line or option; "
@@ -89,7 +86,7 @@ def _verify(given: argparse.Namespace) -> CommandResult:
 def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error for each part of the work in turn, if that is a terminal."""
     with ExitStack() as shown:
-        bars: dict[str, tqdm[Any]] = {}
+        bars: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:
             if what not in bars:

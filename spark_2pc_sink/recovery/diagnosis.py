@@ -389,7 +389,7 @@ class Diagnosis:
             resolution = batches.explain(resolution)
         lost: tuple[Action, ...] = ()
         if row is not None and row.rebuilt_from is not None:
-            again = f"would rebuild the lost state row from {history_line(row, row.rebuilt_from)}"
+            again = f"would rebuild the lost state row from line {row.rebuilt_from} of its history ({shown(row)})"
             lost = (Action("rebuild_row", again),)
         report = RecoveryReport(
             transactional_id=self.options.transactional_id,
@@ -436,10 +436,6 @@ def open_s(kafka: KafkaView) -> float | None:
     if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None:
         return None
     return max(0.0, (now_ms() - kafka.began_ms) / 1000)
-
-
-def history_line(row: StateRow, number: int) -> str:
-    return f"line {number} of its history ({shown(row)})"
 
 
 def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int | str]:

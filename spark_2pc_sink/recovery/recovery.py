@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from jdbc_state import DONE, OWED, Decision, KeptRecords, StateRow, StateStore
@@ -29,7 +29,7 @@ from spark_2pc_sink.kafka.produce_session import SendBatches, split_batches
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, OpenTransactionEnd, Resolution, RowStatus, Verdict, is_next
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, KafkaSide, LostCommits, began_at, check_kept, history_line
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, KafkaSide, LostCommits, began_at, check_kept
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, sink_flags, view_of
 from spark_2pc_sink.wire.record_batch import PlacedBatch
 
@@ -38,24 +38,6 @@ from spark_2pc_sink.wire.record_batch import PlacedBatch
 _KEEP_PREPARED_REFUSED: Final = frozenset(
     {Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_REQUEST}
 )
-
-
-def commit_prepared(
-    kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState, *, take_over: bool
-) -> PreparedTxnState | None:
-    """COMMIT a decided row's transaction; returns its pair then, None to poll again. InDoubtError without an answer."""
-    assert prepared.producer is not None, "a decided row names a producer id and epoch"
-    producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
-    if producer is None:
-        return None
-    try:
-        answer = kafka.end(producer, commit=True)
-    except KafkaTimeoutError as error:
-        raise InDoubtError(transactional_id=transactional_id, prepared=str(prepared), detail=str(error)) from error
-    if answer.code != Code.NONE:
-        sink_log(__name__, transactional_id).info("EndTxn(commit, %s) answered %s; polling again", producer, answer)
-        return None
-    return PreparedTxnState.of(answer.producer or producer)
 
 
 def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAndEpoch | None:
@@ -109,9 +91,6 @@ class OperatorChoice:
     open_transaction: OpenTransactionEnd | None = None
 
 
-NO_CHOICE: Final = OperatorChoice()
-
-
 @contextmanager
 def commits_lost_halt() -> Iterator[None]:
     """In the block, commits that the database has lost raise a `HaltError`."""
@@ -128,33 +107,29 @@ def commits_lost_halt() -> Iterator[None]:
         ) from lost
 
 
+@dataclass(eq=False)
 class Recovery:
     """Recovers one transactional id, as often as called; searches ``topics`` and the row's own for lost batches."""
 
-    def __init__(
-        self,
-        options: CommonOptions,
-        *,
-        kafka: KafkaSide,
-        store: StateStore,
-        clock: Clock,
-        topics: Iterable[str] = (),
-        choice: OperatorChoice = NO_CHOICE,
-    ) -> None:
-        self._options = options
-        self._transactional_id = options.transactional_id
-        self._log = sink_log(__name__, options.transactional_id)
-        self._kafka = kafka
-        self._store = store
-        self._choice = choice
+    options: CommonOptions
+    _: KW_ONLY
+    kafka: KafkaSide
+    store: StateStore
+    clock: Clock
+    topics: Iterable[str] = ()
+    choice: OperatorChoice = OperatorChoice()
+
+    def __post_init__(self) -> None:
+        self._transactional_id = self.options.transactional_id
+        self._log = sink_log(__name__, self._transactional_id)
         #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
-            options=options,
-            kafka=kafka,
-            store=store,
-            clock=clock,
-            topics=topics,
-            open_transaction=choice.open_transaction,
+            options=self.options,
+            kafka=self.kafka,
+            store=self.store,
+            clock=self.clock,
+            topics=self.topics,
+            open_transaction=self.choice.open_transaction,
         )
         self.losses: LostCommits = self.diagnosis.losses
 
@@ -175,37 +150,38 @@ class Recovery:
             RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         with self.explaining(), log_for_sink(self._transactional_id):
-            self._kafka.refresh()
-            self._store.prepare_schema()
-            layout = self._options.layout
-            row = self._store.claim(
+            self.kafka.refresh()
+            self.store.prepare_schema()
+            layout = self.options.layout
+            row = self.store.claim(
                 transactional_id=self._transactional_id,
-                cluster_id=self._kafka.cluster_id,
+                cluster_id=self.kafka.cluster_id,
                 query_id=query_id,
                 run_id=run_id,
-                adopt=self._options.adopt,
+                adopt=self.options.adopt,
                 expected_generation=expected_generation,
                 # A run's later claims would only repeat it.
                 layout=layout.as_json() if layout is not None and expected_generation is None else None,
             )
             findings = _Findings(before=row)
             if row.rebuilt_from is not None:
-                findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
+                rebuilt = f"rebuilt the lost state row from line {row.rebuilt_from} of its history ({shown(row)})"
+                findings.did("rebuild_row", rebuilt)
                 # Logged now too: the next step may be refused.
-                self._log.warning("%s", findings.actions[-1])
+                self._log.warning("%s", rebuilt)
             row = self._decide_owed(self._settle(row, findings), findings)
             if query_id is None:
                 row = self.losses.pass_over_unread(row, findings.actions)
-            initialized = self._kafka.usable_producer()
+            initialized = self.kafka.usable_producer()
             if not is_next(findings.views[-1], initialized.producer):
                 # Another process has acted since the look, or an answer was lost. A driver that was paused may have
                 # missed both batches and the restored backup that lacks them, and still have its claim.
                 # With the claim only: drivers that poll again without it would fence each other endlessly.
-                self._store.check_generation(self._transactional_id, row.generation)
+                self.store.check_generation(self._transactional_id, row.generation)
                 row = self._settle(row, findings)
             # A command does not know the topics, so their logs were not read: the job still has to do that.
             if query_id is not None and view_of(row).fresh:
-                row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
+                row = self.store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
             report = self._report(findings, row)
             if report.actions:
                 routine = all(action.kind in _ROUTINE for action in report.actions)
@@ -224,14 +200,14 @@ class Recovery:
                 raise
             named = self.losses.name(error)
             same = {name: getattr(named, name) for name in ("transactional_id", "cause", "reason", "facts")}
-            report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self._options))
+            report = RecoveryReport(settled=False, **same).with_remedies(sink_flags(self.options))
             raise replace(named, remedies=report.remedies, report=report) from error
         except ClaimRefusedError as error:
             problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
             facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
-            raise replace(error, remedies=remedies(problem, facts, sink_flags(self._options))) from error
+            raise replace(error, remedies=remedies(problem, facts, sink_flags(self.options))) from error
         except InDoubtError as error:
-            raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
+            raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self.options))) from error
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         deadline = self.diagnosis.deadline()
@@ -288,11 +264,11 @@ class Recovery:
             row = self._note_done(row, settled, NOTE_DONE, did)
         elif verdict is Verdict.MARK_OWED:
             did = findings.did("note_owed", f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
-            row = self._store.mark_owed(self._transactional_id, row.generation, detail=did)
+            row = self.store.mark_owed(self._transactional_id, row.generation, detail=did)
         elif verdict is Verdict.ABORT:
             did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-            said = self._choice.open_transaction is not None and view_of(row).fresh
-            self._note(row, OPEN_TRANSACTION if said else ABORT, did)
+            said = self.choice.open_transaction is not None and view_of(row).fresh
+            self.store.note_action(row.transactional_id, row.generation, OPEN_TRANSACTION if said else ABORT, did)
             again = not self._abort(row, kafka)
         return row, again
 
@@ -301,13 +277,13 @@ class Recovery:
         # InitProducerId, which ends every recovery, would abort it too (KIP-98). But its answer is the same if a commit
         # in progress has won, which a database restored from a backup does not know.
         assert kafka.producer is not None, "an open transaction has one"
-        answer = self._kafka.end(kafka.producer, commit=False)
+        answer = self.kafka.end(kafka.producer, commit=False)
         # Still open after its epoch was refused: a late copy of a request that kept an earlier transaction has kept
         # this one, at an epoch unknown to all. A commit in flight would be refused too, so keeping replaces no outcome.
         if answer.code in FENCED and self.diagnosis.view_kafka() == kafka and self._takes_over(row, kafka):
-            kept = keep_prepared(self._kafka, PreparedTxnState.of(kafka.producer))
+            kept = keep_prepared(self.kafka, PreparedTxnState.of(kafka.producer))
             if kept is not None:
-                answer = self._kafka.end(kept, commit=False)
+                answer = self.kafka.end(kept, commit=False)
         if answer.code != Code.NONE:
             self._log.info("EndTxn(abort, %s) answered %s; polling again", kafka.producer, answer.name)
         return answer.code == Code.NONE
@@ -315,90 +291,96 @@ class Recovery:
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> tuple[StateRow, bool]:
+        """Commit the transaction of a decided row in Kafka; the result is that of `_act`."""
         prepared = PreparedTxnState(row.prepared_transaction_state)
-        take_over = self._takes_over(row, kafka)
-        settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=take_over)
-        if settled is None:
+        assert prepared.producer is not None, "a decided row names a producer id and epoch"
+        producer = keep_prepared(self.kafka, prepared) if self._takes_over(row, kafka) else prepared.producer
+        if producer is None:
+            return row, True
+        try:
+            answer = self.kafka.end(producer, commit=True)
+        except KafkaTimeoutError as error:
+            sink = row.transactional_id
+            raise InDoubtError(transactional_id=sink, prepared=str(prepared), detail=str(error)) from error
+        if answer.code != Code.NONE:
+            self._log.info("EndTxn(commit, %s) answered %s; polling again", producer, answer)
             return row, True
         did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
         # The records may have been lost between the earlier look and the commit, which does not check the logs.
-        kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
+        kept = check_kept(self.kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
         if isinstance(kept, Halt):
-            self._note(row, COMMIT, did)
+            self.store.note_action(self._transactional_id, row.generation, COMMIT, did)
             return self._decided_by_operator(row, kafka, kept, findings), False
-        return self._note_done(row, settled, COMMIT, did), False
+        return self._note_done(row, PreparedTxnState.of(answer.producer or producer), COMMIT, did), False
 
     def _takes_over(self, row: StateRow, kafka: KafkaView) -> bool:
         """Whether the open transaction is to be kept (KIP-939) before it is ended; with the claim, if so."""
         # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
-        if not (self._kafka.offers_keep_prepared and kafka.never_expires):
+        if not (self.kafka.offers_keep_prepared and kafka.never_expires):
             return False
         # Keeping the transaction fences the producer that is about to end it: only with the claim.
-        self._store.check_generation(self._transactional_id, row.generation)
+        self.store.check_generation(self._transactional_id, row.generation)
         return True
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
-        end, producer = self._choice.open_transaction, kafka.producer
+        end, producer = self.choice.open_transaction, kafka.producer
         assert end is not None, "only an operator takes an open transaction for decided"
         assert end.batch_id is not None, "and then names its batch"
         noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
         did = findings.did("take_open", noted)
-        began = began_at(self._kafka, self.diagnosis.deadline())
+        began = began_at(self.kafka, self.diagnosis.deadline())
         offsets = {str(partition): (at, at) for partition, at in began.items() if isinstance(at, int)}
         # BEFORE the commit: then a crash in between loses nothing. Its end can be read in the log from there on.
-        return self._store.accept_open(
+        return self.store.accept_open(
             row.transactional_id, row.generation, str(producer), end.batch_id, offsets, detail=did
         )
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
         # To a driver that was paused since its claim, the work of a newer one looks like a contradiction.
-        self._store.check_generation(self._transactional_id, row.generation)
+        self.store.check_generation(self._transactional_id, row.generation)
         if halt.cause is HaltCause.DATABASE_BEHIND:
             lost, named = self.losses.look(row), self.losses.accepted
             if named is None:
                 raise self._halt(row, kafka, lost.explain(halt), findings)
             return self.losses.pass_over(row, lost, named, findings.actions)
         # The halt asks to compare first. Naming the batch shows that it was read; an old flag does not.
-        batch_named = self._choice.batch_id is not None or row.batch_id is None
-        if self._choice.decision is None or row.status != RowStatus.DECIDED or not batch_named:
+        batch_named = self.choice.batch_id is not None or row.batch_id is None
+        if self.choice.decision is None or row.status != RowStatus.DECIDED or not batch_named:
             raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out the operator's decision about an owed batch, unless that is done."""
         done = any(action.kind in ("accept_replay", "drop") for action in findings.actions)
-        if self._choice.decision is None or done or row.status != RowStatus.OWED:
+        if self.choice.decision is None or done or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
-        if self._choice.batch_id not in (None, row.batch_id):
+        if self.choice.batch_id not in (None, row.batch_id):
             rule = f"must be the batch in doubt, which is {row.batch_id}"
             remedy = "check that batch in spark-2pc status, then decide about it"
-            raise refused("batch", self._choice.batch_id, rule, remedy)
-        if self._choice.decision is OperatorDecision.DROP:
+            raise refused("batch", self.choice.batch_id, rule, remedy)
+        if self.choice.decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             decided = row.prepared_transaction_state
             # An owed batch may be given up because its replay differs. A decided one keeps its digest: if its replay
             # differs, the checkpoint was set back, and the new rows under its id must not be skipped.
             digest = "" if row.status == RowStatus.OWED else row.digest
-            return self._store.drop_batch(self._transactional_id, row.generation, decided, digest=digest, detail=did)
+            return self.store.drop_batch(self._transactional_id, row.generation, decided, digest=digest, detail=did)
         sent = f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator"
         did = findings.did("accept_replay", sent)
-        return self._store.accept_replay(self._transactional_id, row.generation, detail=did)
+        return self.store.accept_replay(self._transactional_id, row.generation, detail=did)
 
     def _note_done(self, row: StateRow, settled: PreparedTxnState, action: str, did: Mapping[str, str]) -> StateRow:
         if row.status == RowStatus.DONE:
-            self._note(row, action, did)
+            self.store.note_action(self._transactional_id, row.generation, action, did)
             return row
-        return self._store.mark_done(self._transactional_id, row.generation, str(settled), action=action, detail=did)
-
-    def _note(self, row: StateRow, action: str, did: Mapping[str, str]) -> None:
-        self._store.note_action(self._transactional_id, row.generation, action, did)
+        return self.store.mark_done(self._transactional_id, row.generation, str(settled), action=action, detail=did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
         told = {name: getattr(halt, name) for name in ("cause", "reason", "facts")}
-        report = replace(self._report(findings, row), settled=False, **told).with_remedies(sink_flags(self._options))
+        report = replace(self._report(findings, row), settled=False, **told).with_remedies(sink_flags(self.options))
         return HaltError(
             transactional_id=self._transactional_id,
             database_side=shown(row),
@@ -418,7 +400,7 @@ class Recovery:
             kafka=findings.views[0],
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
-            remedies=remedies(Symptom.OWED, Facts(batch=row.batch_id), sink_flags(self._options)) if owed else (),
+            remedies=remedies(Symptom.OWED, Facts(batch=row.batch_id), sink_flags(self.options)) if owed else (),
         )
 
 

@@ -78,25 +78,19 @@ def problem_of(row: StateRow) -> str:
     return f"kafka_offsets name {bad[0]!r}, which must be topic-partition" if bad else ""
 
 
-#: What a recovery can do:
-#: ``rebuild_row`` rebuilds a lost state row from its history; ``take_open`` records an open transaction as the decision
-#: of the batch that the operator has named; ``commit`` and ``abort`` end the transaction in Kafka; ``note_done`` and
-#: ``note_owed`` record how it had ended; ``accept_loss`` continues without batches that the operator has named as lost;
-#: ``drop`` gives up the Kafka half of a batch; ``accept_replay`` allows Spark's replay of a batch to be sent with any
-#: content; ``resend`` sends a service's records that Kafka lacks, from its kept records; ``wait`` waits for the
-#: transaction to end, and is only ever planned.
+#: What a recovery can do.
 ActionKind = Literal[
-    "rebuild_row",
-    "take_open",
-    "commit",
+    "rebuild_row",  # a lost one, from its history
+    "take_open",  # note an open transaction as the decision of the batch that the operator has named
+    "commit",  # end the transaction in Kafka, as `abort` does
     "abort",
-    "note_done",
+    "note_done",  # note how it had ended, as `note_owed` does
     "note_owed",
-    "accept_loss",
-    "drop",
-    "accept_replay",
-    "resend",
-    "wait",
+    "accept_loss",  # continue without batches that the operator has named as lost
+    "drop",  # give up the Kafka half of a batch
+    "accept_replay",  # allow Spark's replay of a batch to be sent with any content
+    "resend",  # a service's records that Kafka lacks, from its kept records
+    "wait",  # for the transaction to end; only ever planned
 ]
 
 #: Overall condition in a report:

@@ -302,8 +302,6 @@ _BARE: Final = re.compile(r"^spark-2pc (?:recover|status|transactions [a-z-]+)")
 
 @dataclass(frozen=True)
 class KnownSinks:
-    """A database's sinks."""
-
     ids: frozenset[str]
     producers: Mapping[int, str]
 

@@ -208,7 +208,7 @@ def _takes_the_pair_that_it_is_shown(original: Any, self: Any) -> Any:
 
 @MUTANTS.of("InitProducerId before the look", (Recovery, "run"))
 def _init_first(original: Any, self: Any, **arguments: Any) -> Any:
-    self._kafka.usable_producer()
+    self.kafka.usable_producer()
     return original(self, **arguments)
 
 
@@ -240,7 +240,7 @@ _verdict_replaced("an end that is under way is taken for an abort", Verdict.WAIT
 
 @MUTANTS.of("an undecided open transaction is committed", (Recovery, "_abort"))
 def _commits_what_is_open(_original: Any, self: Any, _row: Any, kafka: Any) -> bool:
-    return bool(self._kafka.end(kafka.producer, commit=True).code == Code.NONE)
+    return bool(self.kafka.end(kafka.producer, commit=True).code == Code.NONE)
 
 
 @MUTANTS.of("the old pair ends a kept transaction", (SimKafka, "init_producer_id"), profiles=("tv2-2pc-keep",))

@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from jdbc_state import DECIDED, OWED, history
-from jdbc_state.actions import COMMIT
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import diagnosis, recovery
 from spark_2pc_sink.recovery.diagnosis import LostCommits
-from spark_2pc_sink.recovery.recovery import Recovery, commit_prepared
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import view_of
 from spark_2pc_sink.sink.driver import batch_driver
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
@@ -115,19 +113,11 @@ def _not_looked_for(_original: Any, _kafka: Any, _row: Any, resolution: Any) -> 
     return resolution
 
 
-@_PEOPLE.of(
+_PEOPLE.add(
     "a recovery does not look again after its commit",
-    (Recovery, "_complete"),
+    (recovery, "check_kept", calling(_not_looked_for)),
     kinds=(faults.CRASH, people.REMAKE_TOPIC),
 )
-def _no_look_after_the_commit(
-    _original: Any, self: Any, row: Any, _kafka: Any, _resolution: Any, _findings: Any
-) -> Any:
-    prepared = PreparedTxnState(row.prepared_transaction_state)
-    settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=False)
-    if settled is None:
-        return row, True
-    return self._note_done(row, settled, COMMIT, {}), False
 
 
 # --- what a person has named -------------------------------------------------------------------------------------
@@ -183,7 +173,8 @@ def _any_replay(original: Any, row: Any, replay: Any, *, accept_replay: int | No
     kinds=(people.REMAKE_TOPIC, people.REFILL_TOPIC, people.RECOVER_ACCEPT_REPLAY),
 )
 def _names_no_batch(original: Any, self: Any, row: Any, kafka: Any, halt: Any, findings: Any) -> Any:
-    self._batch_id = row.batch_id if self._batch_id is None else self._batch_id
+    if self.choice.batch_id is None:
+        self.choice = replace(self.choice, batch_id=row.batch_id)
     return original(self, row, kafka, halt, findings)
 
 
@@ -193,7 +184,7 @@ def _command_marks_a_new_row(original: Any, self: Any, **claim: Any) -> Any:
     row = recovered.row
     if view_of(row).fresh:
         pair = str(recovered.initialized.producer)
-        row = self._store.mark_initialized(row.transactional_id, row.generation, pair)
+        row = self.store.mark_initialized(row.transactional_id, row.generation, pair)
     return replace(recovered, row=row)
 
 

@@ -179,10 +179,7 @@ def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
 
 def _asked_id() -> str:
     """The transactional id in the URL, or in the form; it may be any text."""
-    found = request.values.get("id", "")
-    if not found:
-        abort(HTTPStatus.NOT_FOUND)
-    return found
+    return request.values.get("id") or abort(HTTPStatus.NOT_FOUND)
 
 
 def _sides(watched: Watched) -> dict[str, str]:

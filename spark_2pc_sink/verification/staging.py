@@ -354,11 +354,7 @@ def literal(texts: Iterable[bytes], connection: DriverConnection) -> str:
 
 
 def spelled_in(text: bytes, encoding: str) -> bytes:
-    """A JSON text, with characters that the Python encoding lacks replaced by their code points.
-
-    The table cannot contain them, so a text with one differs from every text there. A field without a column may
-    contain any.
-    """
+    """Code points replace characters that the encoding lacks; they differ from every text of the table."""
     content = text.decode(errors="replace")
     lacking = {each for each in set(content) if each.encode(encoding, "ignore") != each.encode(encoding, "replace")}
     made = content.translate({ord(each): f"\\u001aU+{ord(each):X}\\u001a" for each in lacking})

@@ -39,11 +39,7 @@ INT32_BYTES_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Positions of a binary column's bytes: row i is ``data[starts[i] : starts[i] + lengths[i]]``.
-
-    ``data`` may have more bytes than the rows span. The length of a null row is 0; ``valid`` is None when there are no
-    nulls.
-    """
+    """Row i is ``data[starts[i] : starts[i] + lengths[i]]``, of length 0 if null; ``valid`` is None without nulls."""
 
     data: ByteArray
     starts: Int64Array
@@ -116,10 +112,7 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
 
 
 def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColumn:
-    """Join binary columns row by row, nulls as empty; bytes are added to every row.
-
-    The caller has checked that the result fits 2 GiB. At least one part is a column.
-    """
+    """Bytes are added to every row, nulls are empty. The caller has checked that the result fits 2 GiB."""
     columns = [part for part in parts if not isinstance(part, bytes)]
     kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
     if row_count == 0:
@@ -182,10 +175,7 @@ class Varints:
 
 
 def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
-    """Encode the varints of several columns, row after row, into one buffer; None is a column of zeros.
-
-    The result is the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
-    """
+    """The result is the bytes and ``row_count + 1`` offsets: row i is ``bytes[offsets[i]:offsets[i + 1]]``."""
     sizes = [column.sizes for column in columns if column is not None]
     widths = np.full(row_count, len(columns) - len(sizes), np.int64)
     for size in sizes:
@@ -335,10 +325,7 @@ class Prefixed:
 
 @dataclass(frozen=True)
 class Headers:
-    """The headers of all rows, concatenated, with each row's header count.
-
-    ``bounds`` has the index of each row's first header, then one past the last header: row count + 1 numbers.
-    """
+    """``bounds`` has the index of each row's first header, then one past the last header: row count + 1 numbers."""
 
     counts: Varints
     bounds: Int64Array

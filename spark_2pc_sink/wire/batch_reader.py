@@ -60,10 +60,7 @@ class DecodedBatch(BatchHeader):
 
 
 def decode_record_batches(data: Buffer) -> Iterator[DecodedBatch]:
-    """The whole batches in ``data``, in order. A truncated batch at the end, as Fetch returns it, is omitted.
-
-    A batch older than format v2, or one whose length or CRC is wrong, is a RemoteProtocolError.
-    """
+    """Omits a truncated last batch of a Fetch. A format before v2, a wrong length or CRC is a RemoteProtocolError."""
     view = memoryview(data).cast("B")
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(view):
@@ -169,10 +166,7 @@ _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]
 
 
 def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> list[bytes]:
-    """The content of each record in a batch: length-prefixed key, value and headers.
-
-    It does not depend on the record's position (see `record_batch`). Only for batches of `encode_unassigned_batch`.
-    """
+    """Length-prefixed key, value and headers; only for batches of `encode_unassigned_batch`."""
     view = memoryview(batch).cast("B")
     compression = Compression(read_header(view).compression)
     # The package's own batch: it had this size before compression.

@@ -99,11 +99,7 @@ def find_coordinators_request(transactional_ids: Iterable[str]) -> RequestTempla
 def init_producer_id_request(
     transactional_id: str, *, timeout_ms: int, enable_two_phase_commit: bool = False, keep_prepared: bool = False
 ) -> RequestTemplate:
-    """Ask for a pair, and fence every holder of an older one (KIP-98).
-
-    Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-939); ``timeout_ms`` is without effect if
-    two-phase commit is granted.
-    """
+    """Fences older pairs; aborts the transaction unless ``keep_prepared`` (KIP-939). 2PC ignores ``timeout_ms``."""
     return _request(
         InitProducerIdRequest,
         transactional_id=transactional_id,
@@ -219,10 +215,7 @@ def fetch_request(offsets: Mapping[TopicPartition, int], *, max_wait_ms: int, by
 def list_offsets_request(
     timestamps: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> RequestTemplate:
-    """Look up one offset per partition: the first record at or after a time (ms), or an `OffsetSpec` end.
-
-    With READ_COMMITTED, LATEST means the last stable offset.
-    """
+    """The first record at or after a time (ms), or an `OffsetSpec`, whose LATEST may be the last stable offset."""
     topic, lookup = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic = _by_topic(
         (partition, lookup(partition_index=partition.partition, timestamp=int(timestamp)))
@@ -237,11 +230,7 @@ def list_offsets_request(
 
 
 def _request(kind: Any, **fields: Any) -> RequestTemplate:
-    """A request of kafka-python's class ``kind``.
-
-    A value that its version does not carry is a LocalProtocolError. Encoding would drop it silently: without its flag
-    InitProducerId aborts the transaction that it should keep, and without its filter a broker lists everything.
-    """
+    """A value that its version lacks is a LocalProtocolError: InitProducerId would abort what it should keep."""
     api = Api(kind.API_KEY)
 
     def build(version: int) -> FramedRequest:
@@ -353,10 +342,7 @@ def transaction_partitions(described: KafkaPart) -> tuple[TopicPartition, ...]:
 
 
 def config_values(response: KafkaResponse, resource_name: str) -> Mapping[str, str | None] | None:
-    """A resource's values in a DescribeConfigs response; None without permission (DESCRIBE_CONFIGS).
-
-    A sensitive or unset value is None.
-    """
+    """None without permission (DESCRIBE_CONFIGS); a sensitive or unset value is None."""
     found = next((each for each in response.results if each.resource_name == resource_name), None)
     if found is None or found.error_code != Code.NONE:
         return None

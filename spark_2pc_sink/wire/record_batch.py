@@ -156,11 +156,7 @@ def with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -
 
 
 def batch_digest(topic: str, section: RecordsSection) -> int:
-    """The digest of the records of ``section`` when they are sent to ``topic``: 0 to 2^128 - 1.
-
-    Arrow splits the records into Python objects, which takes a quarter of the time of slices: the array has
-    twice as many rows, of which every other one, the record's position-dependent part, is null.
-    """
+    """0 to 2^128 - 1. Arrow splits records in a quarter of the time of slices; position-dependent parts are null."""
     count = section.record_count
     bounds = np.zeros(2 * count + 1, np.int32)
     bounds[1::2] = section.content_starts
@@ -221,10 +217,7 @@ class Compression(Enum):
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
-    """Compress a records section, a pyarrow.Buffer; for NONE it is returned itself.
-
-    ``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. The others have none.
-    """
+    """``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. NONE copies nothing."""
     return _COMPRESS[compression](records, level)
 
 
@@ -265,10 +258,7 @@ _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
 
 @dataclass(frozen=True)
 class PlacedBatch:
-    """One record batch for a partition, without a producer id and a sequence number.
-
-    ``row_key`` is its only record's key, printable; None for several records.
-    """
+    """A batch without producer id and sequence number; ``row_key`` is its only record's key, None for several."""
 
     partition: TopicPartition
     payload: Buffer | ArrowBuffer
@@ -278,8 +268,6 @@ class PlacedBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch(PlacedBatch):
-    """The same, with the digest of its records."""
-
     digest: int
 
 
@@ -324,10 +312,7 @@ def encode_unassigned_batch(
 def assign_producer(
     batch: bytes | memoryview | ArrowBuffer, *, producer: ProducerIdAndEpoch, base_sequence: int
 ) -> memoryview:
-    """Assign an encoded batch to ``producer``, its first record with ``base_sequence``; the others follow.
-
-    Writable memory is changed in place, other memory is copied.
-    """
+    """Its first record gets ``base_sequence``. Writable memory is changed in place, other memory is copied."""
     if not 0 <= base_sequence < SEQUENCE_COUNT:
         raise LocalProtocolError(
             operation="encode a record batch",
@@ -377,10 +362,7 @@ def encode_listed_batch(
     compression: str,
     level: int | None = None,
 ) -> EncodedBatch:
-    """One batch of a transaction from contents made by `batch_format.record_content`, at least one.
-
-    It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
-    """
+    """One batch of at least one content, compressed from `COMPRESSED_BYTES_MIN` on."""
     section = encode_records(contents)
     codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)

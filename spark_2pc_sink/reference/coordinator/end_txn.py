@@ -229,7 +229,6 @@ _WRITTEN = frozenset({Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
-    """Record which partitions have their marker; after the last one, close the transaction."""
     metadata = state.get(event.transactional_id)
     if metadata is None or metadata.state not in states.DECIDED or metadata.pair != event.pair:
         return NOTHING
@@ -248,10 +247,7 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:
-    """KIP-890, COMPLETE: the next pair replaces the transaction's own.
-
-    The start time is kept, although KIP-664 wants -1: Kafka shows the old one.
-    """
+    """KIP-890, COMPLETE. The start time is kept, although KIP-664 wants -1: Kafka shows the old one."""
     moved = metadata.next_producer_id != NO_PRODUCER_ID and metadata.client_transaction_version >= EPOCH_BUMP_VERSION
     kept = metadata.next_producer_epoch != NO_EPOCH
     pair = Pair(metadata.next_producer_id, metadata.next_producer_epoch if kept else 0) if moved else metadata.pair

@@ -100,11 +100,7 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
 
 
 def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
-    """True if the request is from a producer of this id, as far as the producer id shows.
-
-    A kept transaction belongs only to the last pair handed out: an earlier holder that sends its own pair
-    must not be able to abort what a database may have decided to commit.
-    """
+    """A kept transaction is its last pair's only: an earlier holder must not abort what a database may have decided."""
     if held is None or metadata.producer_epoch == NO_EPOCH:
         return True
     if metadata.kept:

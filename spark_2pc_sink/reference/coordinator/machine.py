@@ -41,10 +41,7 @@ def list_transactions(
 
 
 def describe_transaction(state: CoordinatorState, name: str, access: events.Access) -> TransactionMetadata | Code:
-    """DescribeTransactions (KIP-664) for one id, with those of its partitions that the principal may see.
-
-    They are all while Ongoing, and those that still lack a marker afterwards.
-    """
+    """DescribeTransactions (KIP-664): all visible partitions while Ongoing, and those that lack a marker afterwards."""
     if not access.allows(_DESCRIBE, Resource.TRANSACTIONAL_ID, name):
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not name:
@@ -103,10 +100,7 @@ def step(state: CoordinatorState, event: events.Event, now_ms: int) -> plans.Pla
 
 
 def reserve(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
-    """Mark the plan as in progress: its id is pending, and the producer ids it took are used.
-
-    Must be called right after `step`, before any other event is stepped.
-    """
+    """Take the plan's id and producer ids; required right after `step`, before any other event is stepped."""
     if plan.producer_ids is not None:
         state = replace(state, producer_ids=plan.producer_ids)
     return state if plan.reserved is None else state.with_metadata(plan.reserved.transactional_id, plan.reserved)
@@ -146,10 +140,7 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:
-    """``state`` with the records applied, in log order.
-
-    Only the last record of each id is applied, since compaction may have removed the others.
-    """
+    """Apply the records in log order, of each id only the last: compaction may have removed the others."""
     latest = {record.transactional_id: record for record in records}
     return apply(state, plans.Plan(records=tuple(latest.values())))
 

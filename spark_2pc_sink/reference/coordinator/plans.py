@@ -52,10 +52,7 @@ _NAMES: Final = {
 
 
 def fits(metadata: TransactionMetadata, version: int) -> bool:
-    """False if a value of ``version`` would silently lose data that the transaction needs.
-
-    This is so for a client on transaction.version 2 (Kafka answers UNSUPPORTED_VERSION) or a kept transaction.
-    """
+    """False if a client on transaction.version 2 (Kafka: UNSUPPORTED_VERSION) or a kept transaction would lose data."""
     tagged = metadata.client_transaction_version, metadata.next_producer_epoch, metadata.timeout_after_keep_ms
     return version >= states.FLEXIBLE_VERSION or tagged == (0, states.NO_EPOCH, states.SAME_TIMEOUT_MS)
 
@@ -89,10 +86,7 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """One record for one partition of ``__transaction_state``; without a value a tombstone, which removes the id.
-
-    The bytes lack what exists in memory only, and in version 0 the tagged fields.
-    """
+    """A record of ``__transaction_state``, in version 0 without tags; one without a value is a tombstone."""
 
     partition: int
     transactional_id: str
@@ -183,10 +177,7 @@ Reply = CodeReply | AddPartitionsReply
 
 @dataclass(frozen=True)
 class EndMarker:
-    """How a transaction ends, as its coordinator tells a partition leader (WriteTxnMarkers).
-
-    ``transaction_version`` is the one used by the transaction's client; 0 if the request does not say.
-    """
+    """As in WriteTxnMarkers; ``transaction_version`` is the one used by the client, 0 if the request does not say."""
 
     producer_id: int
     producer_epoch: int
@@ -209,8 +200,6 @@ class SendMarkers(EndMarker):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The outcome of one event."""
-
     reply: Reply | None = None
     #: At most one for an event.
     records: tuple[LogRecord, ...] = ()

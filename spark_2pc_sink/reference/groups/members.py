@@ -120,10 +120,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinAnswer:
-    """A JoinGroup response; only the leader gets the members.
-
-    With ``skip_assignment`` the leader must not compute a new assignment (v9, KIP-814).
-    """
+    """Only the leader gets the members; ``skip_assignment`` keeps it from computing a new one (v9, KIP-814)."""
 
     code: Code = Code.NONE
     member_id: str = ""
@@ -248,10 +245,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int | None = None) -> Code:
-        """Whether the member belongs to this group, and a generation is the current one, if it is given.
-
-        A static member is fenced by a newer holder of its instance id.
-        """
+        """Also checks the generation, if given; a static member is fenced by a newer holder of its instance id."""
         if instance_id is not None:
             holder = self.static_member(instance_id)
             if holder is None:

@@ -28,10 +28,7 @@ _NO_COLON: Final = "(no colon is present separating the principal type from the 
 
 @dataclass(frozen=True, kw_only=True)
 class AclFilter:
-    """Which rules to show or to delete; None and the codes 1 match all (``AclBindingFilter``).
-
-    The pattern MATCH also finds the wildcard and the prefixes that cover ``name``.
-    """
+    """None and the codes 1 match all (``AclBindingFilter``); MATCH also finds the wildcard and prefixes of ``name``."""
 
     resource: int
     pattern: int
@@ -151,10 +148,7 @@ def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
 
 
 def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
-    """Why a rule cannot be added, as Kafka 4.4.0 answers it, or None.
-
-    The codes ANY and MATCH belong to filters; Kafka's answer to a rule with one of them is UNKNOWN_SERVER_ERROR.
-    """
+    """None to accept. ANY and MATCH are for filters: Kafka answers such a rule with UNKNOWN_SERVER_ERROR."""
     if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
         return Code.UNKNOWN_SERVER_ERROR, None
     checks = (

@@ -159,11 +159,7 @@ class ProduceHandlers:
 
     @serves(Api.PRODUCE, 3, 13)
     async def produce(self, context: RequestContext, request: Any) -> Any:
-        """Carry out a request; None (no answer) with acks=0.
-
-        An error with acks=0 raises RemoteProtocolError: as in Kafka it is signalled by closing the connection, or the
-        client would continue to write to a missing topic.
-        """
+        """With acks=0 there is no answer; an error raises RemoteProtocolError, to close the connection as in Kafka."""
         version = context.version
         topics = [
             (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data

@@ -45,10 +45,7 @@ class PermissionCode(IntEnum):
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Acl:
-    """One rule, with the wire protocol's codes.
-
-    ``*`` as the name of a literal pattern matches every name, as a host every host; ``User:*`` matches every user.
-    """
+    """One rule, by the wire protocol's codes; ``*`` matches every literal name or host, and ``User:*`` every user."""
 
     resource: int
     pattern: int
@@ -97,10 +94,7 @@ class AclAccess:
         return bool(matching) and all(acl.allows for acl in matching)
 
     def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
-        """True if the client may do it to at least one resource of the kind, even if none exists.
-
-        The rules are those of ``Authorizer.authorizeByResourceType``: an ALLOW counts unless a DENY covers it whole.
-        """
+        """As ``Authorizer.authorizeByResourceType``, even if none exists: an ALLOW that no DENY covers as a whole."""
         if self.allows(operation, resource, _ANY_NAME):
             return True
         exact = {operation.value, ALL_OPERATIONS}

@@ -282,7 +282,7 @@ class Target:
         return json.dumps({**named, MARK: True}).encode()
 
     def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
-        """None if the records have the noted columns, or that is not known yet (no ``compared``)."""
+        """None if the records have the noted columns of key and order, or that is not known yet (no ``compared``)."""
         paths = self.sources.paths
         found = [name for name in self.noted if paths is None or paths(name)] if compared is None else compared
         lacking = [name for name in self.noted if name not in found]
@@ -370,7 +370,7 @@ def _refusal(layout: SinkLayout, *, order_lost: bool) -> NotComparableError | No
 
 
 def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
-    """It decides if rows of several batches compete, and in a batch without order; else the last record does."""
+    """A column decides if rows of several batches compete, or a batch has no order; else the last record does."""
     order, late = layout.upsert_order_by, layout.upsert_late_rows == "keep_newer"
     path = None if order is None else path_parts(order)
     if path is not None:

@@ -112,7 +112,7 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
 
 
 def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColumn:
-    """Bytes are added to every row, nulls are empty. The caller has checked that the result fits 2 GiB."""
+    """Bytes are added to every row, nulls are empty. One part must be a column, and the result fit 2 GiB."""
     columns = [part for part in parts if not isinstance(part, bytes)]
     kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
     if row_count == 0:
@@ -175,7 +175,7 @@ class Varints:
 
 
 def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
-    """The result is the bytes and ``row_count + 1`` offsets: row i is ``bytes[offsets[i]:offsets[i + 1]]``."""
+    """None is a column of zeros; row i is ``bytes[offsets[i]:offsets[i + 1]]``, by ``row_count + 1`` offsets."""
     sizes = [column.sizes for column in columns if column is not None]
     widths = np.full(row_count, len(columns) - len(sizes), np.int64)
     for size in sizes:

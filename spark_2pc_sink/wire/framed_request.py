@@ -55,7 +55,7 @@ class ProducedPartition:
 
 
 class RequestTemplate(NamedTuple):
-    """The broker's version is chosen later, within these bounds and `spark_2pc_sink.wire.api_versions.VERSIONS`."""
+    """The version depends on the broker, within these bounds and `spark_2pc_sink.wire.api_versions.VERSIONS`."""
 
     api: Api
     build: Callable[[int], FramedRequest]

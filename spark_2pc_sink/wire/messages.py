@@ -215,7 +215,7 @@ def fetch_request(offsets: Mapping[TopicPartition, int], *, max_wait_ms: int, by
 def list_offsets_request(
     timestamps: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> RequestTemplate:
-    """The first record at or after a time (ms), or an `OffsetSpec`, whose LATEST may be the last stable offset."""
+    """The first offset from a time (ms), or an `OffsetSpec`; with READ_COMMITTED, LATEST is the last stable offset."""
     topic, lookup = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic = _by_topic(
         (partition, lookup(partition_index=partition.partition, timestamp=int(timestamp)))
@@ -230,7 +230,7 @@ def list_offsets_request(
 
 
 def _request(kind: Any, **fields: Any) -> RequestTemplate:
-    """A value that its version lacks is a LocalProtocolError: InitProducerId would abort what it should keep."""
+    """A LocalProtocolError if its version lacks a field: without its flag InitProducerId aborts what it should keep."""
     api = Api(kind.API_KEY)
 
     def build(version: int) -> FramedRequest:

@@ -217,7 +217,7 @@ class Compression(Enum):
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
-    """``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. NONE copies nothing."""
+    """``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the default. NONE returns the same buffer."""
     return _COMPRESS[compression](records, level)
 
 
@@ -258,7 +258,7 @@ _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
 
 @dataclass(frozen=True)
 class PlacedBatch:
-    """A batch without producer id and sequence number; ``row_key`` is its only record's key, None for several."""
+    """A batch without producer id and sequence number; ``row_key`` is its only record's key, printable, or None."""
 
     partition: TopicPartition
     payload: Buffer | ArrowBuffer

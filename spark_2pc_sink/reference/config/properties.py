@@ -78,7 +78,7 @@ def address_text(host: str, port: int) -> str:
 
 
 class Listener(NamedTuple):
-    """One ``NAME://HOST:PORT``, shown in Metadata as ``advertised``, if set; without a host it is every interface."""
+    """One ``NAME://HOST:PORT``; no host is every interface, port 0 the system's choice. Metadata has ``advertised``."""
 
     name: str
     host: str

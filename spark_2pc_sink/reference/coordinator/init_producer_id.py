@@ -100,7 +100,7 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
 
 
 def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
-    """A kept transaction is its last pair's only: an earlier holder must not abort what a database may have decided."""
+    """Only its last pair owns a kept transaction: an earlier one must not abort what a database may have decided."""
     if held is None or metadata.producer_epoch == NO_EPOCH:
         return True
     if metadata.kept:

@@ -245,7 +245,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int | None = None) -> Code:
-        """Also checks the generation, if given; a static member is fenced by a newer holder of its instance id."""
+        """Whether member and generation are current; a newer holder of its instance id fences a static member."""
         if instance_id is not None:
             holder = self.static_member(instance_id)
             if holder is None:

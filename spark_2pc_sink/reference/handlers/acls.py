@@ -148,7 +148,7 @@ def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
 
 
 def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
-    """None to accept. ANY and MATCH are for filters: Kafka answers such a rule with UNKNOWN_SERVER_ERROR."""
+    """As in Kafka 4.4.0. ANY and MATCH are for filters: it answers such a rule with UNKNOWN_SERVER_ERROR."""
     if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
         return Code.UNKNOWN_SERVER_ERROR, None
     checks = (

@@ -159,7 +159,7 @@ class ProduceHandlers:
 
     @serves(Api.PRODUCE, 3, 13)
     async def produce(self, context: RequestContext, request: Any) -> Any:
-        """With acks=0 there is no answer; an error raises RemoteProtocolError, to close the connection as in Kafka."""
+        """No answer with acks=0. Its RemoteProtocolError ends the connection, or clients would go on with a missing topic."""
         version = context.version
         topics = [
             (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data

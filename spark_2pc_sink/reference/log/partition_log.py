@@ -344,7 +344,7 @@ class PartitionLog:
         return self.append(batch, read_header(batch), now_ms=now_ms, guard=guard, sequenced=False)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
-        """Durable after `flush`, written only if the code is NONE; as in Kafka also for an unknown producer."""
+        """Written only if the code is NONE, as in Kafka even for an unknown producer. Durable after `flush`."""
         code = self._state.producers.check_marker(marker)
         if code is not Code.NONE:
             return code
@@ -451,7 +451,7 @@ class PartitionLog:
         return self._state.producers.entries()
 
     def close(self) -> None:
-        """Does not flush; files are closed when a running fdatasync is over. A second call does nothing."""
+        """Wake readers without a flush; files are closed after a running fdatasync. A second call does nothing."""
         self._sync.close()
         self._wake()
 

@@ -101,7 +101,7 @@ class ProducerStates:
     def start_verification(
         self, pair: Pair, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
-        """``UnifiedLog.maybeStartTransactionVerification``; NONE if the transaction has records here already."""
+        """As ``UnifiedLog.maybeStartTransactionVerification``; NONE if the transaction has records here already."""
         entry = self.entry(pair.producer_id)
         if entry.epoch > pair.epoch:
             return Code.INVALID_PRODUCER_EPOCH
@@ -246,7 +246,7 @@ class AbortedIndex:
         self._entries.append((ended, stable_offset))
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
-        """``TransactionIndex.collectAbortedTxns``: marker at or after the fetch offset, begun before the upper one."""
+        """(Producer id, first offset) as ``TransactionIndex.collectAbortedTxns``: end and begin overlap the given range."""
         found = []
         first = bisect_left(self._entries, fetch_offset, key=lambda entry: entry[0].marker_offset)
         for ended, stable_offset in self._entries[first:]:

@@ -309,7 +309,7 @@ class SegmentedLog:
         return max(found_ms, default=NO_TIMESTAMP)
 
     def take_unsynced(self) -> Callable[[], None] | None:
-        """The work for a thread, returned only once; if it raises OSError, appends must stop."""
+        """What makes current writes durable, for a thread, only once; if it raises OSError, appends must stop."""
         files, self._unsynced = self._unsynced, []
         self.unsynced_bytes = 0
         names, self._names_unsynced = self._names_unsynced, False

@@ -246,7 +246,7 @@ class AbortedIndex:
         self._entries.append((ended, stable_offset))
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
-        """(Producer id, first offset) as ``TransactionIndex.collectAbortedTxns``: end and begin overlap the given range."""
+        """As ``collectAbortedTxns``, (producer id, first offset): ended from ``fetch_offset``, begun before ``upper_offset``."""
         found = []
         first = bisect_left(self._entries, fetch_offset, key=lambda entry: entry[0].marker_offset)
         for ended, stable_offset in self._entries[first:]:

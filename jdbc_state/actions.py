@@ -155,11 +155,8 @@ class ActionLines:
         return self.line(row.subquery(), action=action, detail=sa.literal(dict(detail), JSONB))
 
     def trim(self, row: sa.FromClause) -> sa.Delete:
-        """Remove the oldest lines of drivers, if ``row`` has a row.
-
-        ``history_batches`` lines remain with a layout and as many without, in addition to the one being written:
-        however often a command recovers the sink, its last job's layout is kept.
-        """
+        """Remove the oldest lines of drivers, if ``row`` has a row; ``history_batches`` remain besides the new one."""
+        # As many with a layout as without: however often a command recovers the sink, its last job's layout is kept.
         table, keep = self._tables.actions, self._tables.settings.history_batches
         mine = table.c.transactional_id == sa.select(row.c.transactional_id).scalar_subquery()
         newest_first = sa.func.row_number().over(

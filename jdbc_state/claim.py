@@ -83,10 +83,7 @@ def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) 
 def claim_statement(
     tables: StateTables, claimant: Claimant, actions: ActionLines, *, generation: int | None, has_history: bool
 ) -> sa.Select[Any]:
-    """The claim statement. It returns the row, or no row if it changed nothing.
-
-    The claim fails if the row's ``generation`` is not as read; None if there was no row.
-    """
+    """The claim. It returns no row if it changed nothing, as when ``generation`` (None for no row) is not the row's."""
     state = tables.state
     newest = _newest(tables, claimant.transactional_id, has_history=has_history)
     row = _claim(state, claimant, generation, newest)

@@ -43,12 +43,9 @@ _told: set[str] = set()
 
 
 def readable_by(connection: Any) -> str | None:
-    """The remote host of a connection that could be read in transit; None for a secure one.
-
-    ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. A
-    Unix socket and the loopback interface do not leave the machine; a proxy there is responsible for its own
-    connection.
-    """
+    """The remote host of a connection that could be read in transit; None for a secure one."""
+    # ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. A
+    # Unix socket and loopback stay on the machine; a proxy there is responsible for its own connection.
     if connection.info.ssl_in_use:
         return None
     with closing(socket.socket(fileno=os.dup(connection.info.socket))) as its:
@@ -183,10 +180,7 @@ class Database:
 
     @contextmanager
     def requests(self, operation: str, *, lock_timeout_ms: int | None = None) -> Iterator[Connection]:
-        """A connection on which each statement is one message and its own transaction.
-
-        A statement waits for a lock as long as a claim does, unless ``lock_timeout_ms`` is given.
-        """
+        """A connection: each statement is one message and transaction, and waits for locks as a claim by default."""
         lock_ms = self._settings.claim_lock_timeout_ms if lock_timeout_ms is None else lock_timeout_ms
         limit_ms = self._settings.commit_timeout_ms
         limits = (
@@ -361,10 +355,7 @@ def _engine(url: URL, connect: Callable[[], Any], limit_ms: int) -> Engine:
 
 
 def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> None:
-    """SQLAlchemy's hook: ask a connection that was kept whether it still is one; if not, a new one takes its place.
-
-    One that was lent a moment ago is not asked, unless its server has said something since: that it ends.
-    """
+    """SQLAlchemy's hook: replace a broken kept connection. One lent just now is checked only if its server spoke."""
     del proxy
     lent_s, record.info[_LENT] = record.info.get(_LENT), time.monotonic()
     if lent_s is None or (record.info[_LENT] - lent_s < _TRUSTED_S and not has_something_to_read(driver)):

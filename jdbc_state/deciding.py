@@ -72,11 +72,9 @@ class SqlDecidingTransaction(DecidingTransaction):
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
 
     def _write(self, decision: Decision) -> None:
-        """Write the state row and its history line under the claim's generation, in one statement.
-
-        It checks that the row still names the decision after which the batch was placed: after a failover that lost
-        commits the claim may still be valid while that decision is gone.
-        """
+        """Write the state row and its history line under the claim's generation, in one statement."""
+        # The row must still name the decision after which the batch was placed: after a failover that lost commits the
+        # claim may still be valid while that decision is gone.
         move = decision.move(self._transactional_id, self._generation)
         statement, parameters = self._moves.statement(move)
         # Otherwise a deferred constraint that fails in COMMIT would look like an unknown outcome. And a trigger, or
@@ -115,10 +113,8 @@ class SqlDecidingTransaction(DecidingTransaction):
 def deciding(
     database: Database, moves: Moves, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
-    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``.
-
-    The server limits each statement, including the batch's own. If the server is stopped, the driver's watchdog does.
-    """
+    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``."""
+    # The server limits each statement, including the batch's own. If the server is stopped, the watchdog does.
     settings = moves.tables.settings
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
@@ -139,10 +135,7 @@ def deciding(
 
 
 def _roll_back(connection: sa.Connection, limit_ms: int) -> None:
-    """Release locks before the caller continues; after COMMIT there is nothing to do.
-
-    If that fails the connection is broken, and closing it ends the transaction on the server.
-    """
+    """Release locks before the caller continues. If that fails, closing the connection ends the transaction."""
     if connection.in_transaction() and not connection.invalidated:
         with suppress(SQLAlchemyError, psycopg2.Error), Watchdog(driver_connection(connection), limit_ms):
             connection.rollback()
@@ -188,10 +181,7 @@ class JoinedDecisions:
         return connection.execute(self._made[key], parameters).first() is not None
 
     def _with_settings(self, plain: Any, *, kept: bool) -> sa.Executable:
-        """Add the settings of a deciding transaction, from here to its end: a newer claim finds it by its name.
-
-        Other limits, for the caller's own statements, are left to the caller.
-        """
+        """Add a deciding transaction's settings: a newer claim finds it by its name. Other limits are the caller's."""
         idle_ms = self._moves.tables.settings.idle_in_transaction_timeout_ms
         # Literals, as each bound value of a statement costs the sender a microsecond.
         local: dict[str, sa.ColumnElement[Any]] = {

@@ -57,10 +57,7 @@ def with_line(
     keep: int | None = None,
     figures: sa.ColumnElement[Any] | None = None,
 ) -> sa.Select[Any]:
-    """A statement that returns a changed row and also writes its line; if there is no row it writes none.
-
-    It leaves ``keep`` lines; None trims none. Without ``figures`` an existing line keeps its own.
-    """
+    """Return a changed row, if any, and write its line; ``keep`` are left (None: all). None keeps a line's figures."""
     history = tables.history
     names = [column.name for column in tables.state.columns]
     event = sa.literal(event) if isinstance(event, str) else event

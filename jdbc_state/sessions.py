@@ -225,10 +225,7 @@ SELECT set_config('application_name', %s, false), set_config('idle_session_timeo
 
 
 class Presence:
-    """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
-
-    ``shown_while`` is called every `CHECK_S`; if it returns False the session ends, until the next claim.
-    """
+    """Shows a driver's newest claim in pg_stat_activity while ``shown_while()``, asked every `CHECK_S`. Thread-safe."""
 
     def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:
         self._database = database
@@ -281,10 +278,8 @@ class Presence:
             ended = "" if self._shown_while() else name
 
     def _is_usable(self) -> bool:
-        """True while the session needs no check: the server, which would announce its end, has sent nothing.
-
-        It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
-        """
+        """True while the session needs no check: the server, which would announce its end, has sent nothing."""
+        # It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
         session = self._session
         if session is None or session.closed or time.monotonic() - self._begun_s > KEPT_S_MAX:
             return False

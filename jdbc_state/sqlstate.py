@@ -61,10 +61,7 @@ def _original(error: BaseException) -> BaseException:
 
 
 def sqlstate_of(error: BaseException) -> str:
-    """PostgreSQL's code of an error of psycopg2 or SQLAlchemy, '' for any other.
-
-    A broken connection has no code of its own; it counts as 08006.
-    """
+    """PostgreSQL's code of an error of psycopg2 or SQLAlchemy (08006 for a broken connection), '' for any other."""
     original = _original(error)
     if not isinstance(original, psycopg2.Error):
         return ""

@@ -70,11 +70,8 @@ class _WatchedCursor(psycopg2.extensions.cursor):
 
 @contextmanager
 def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int) -> Iterator[None]:
-    """Limit the time of each statement whose cursor is made in the block.
-
-    It acts on the connection, so no statement can be forgotten. Operations without a cursor (COMMIT and ROLLBACK) need
-    a separate `Watchdog`.
-    """
+    """Limit each statement whose cursor is made in the block; COMMIT and ROLLBACK need a `Watchdog` of their own."""
+    # It acts on the connection, so no statement can be forgotten.
     before = connection.cursor_factory
     connection.cursor_factory = partial(_WatchedCursor, limit_ms=limit_ms)
     try:

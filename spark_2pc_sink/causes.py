@@ -12,10 +12,7 @@ _LINES: Final = re.compile(r"\s*\n\s*")
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error itself, and its causes, each once.
-
-    Libraries also wrap an error by passing it to another as its first argument (kafka-python, requests).
-    """
+    """The error itself and its causes, each once, also those that kafka-python and requests pass as first argument."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:

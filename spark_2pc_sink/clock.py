@@ -44,11 +44,7 @@ class SystemClock:
 
 
 class Deadline:
-    """A point in time after which an operation gives up, with growing pauses until then.
-
-    Args:
-        backoff_ms: the first pause; it doubles up to ``backoff_ms_max``.
-    """
+    """When an operation gives up; until then its pauses double from ``backoff_ms`` to ``backoff_ms_max``."""
 
     def __init__(self, clock: Clock, limit_ms: int, *, backoff_ms: int = 20, backoff_ms_max: int = 1000) -> None:
         self.limit_ms = limit_ms

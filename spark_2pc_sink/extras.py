@@ -12,11 +12,7 @@ class MissingExtraError(ImportError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import optional packages of an extra of pyproject.toml in the block.
-
-    Raises:
-        MissingExtraError: one is not installed; the text has the command that installs it.
-    """
+    """Import optional packages of an extra in the block; MissingExtraError names the command that installs them."""
     try:
         yield
     except ModuleNotFoundError as error:

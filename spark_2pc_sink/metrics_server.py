@@ -41,15 +41,12 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True)
 class MetricsAccess:
-    """Access rules for the metrics.
+    """Access rules for the metrics."""
 
-    Args:
-        names: this server's names in the Host header, in lower case. Addresses and ``localhost`` are always accepted:
-            they cannot be the host names of foreign pages.
-        token: required bearer token of the ``Authorization`` header; None for none.
-    """
-
+    #: This server's names in the Host header, in lower case. Addresses and ``localhost`` are always accepted: they
+    #: cannot be the host names of foreign pages.
     names: frozenset[str] = frozenset()
+    #: Required bearer token of the ``Authorization`` header; None for none.
     token: str | None = field(default=None, repr=False)
 
     def knows(self, host: str) -> bool:

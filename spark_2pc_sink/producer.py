@@ -92,15 +92,14 @@ class Operation(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """A call that a state allows, by the specification sentence in ``source``, and the state after it.
-
-    ``failed`` is that after an error which only loses the transaction, ``unknown`` if the outcome of EndTxn is unknown.
-    """
+    """A call that a state allows, by the specification sentence in ``source``, and the state after it."""
 
     state: WriterState
     operation: Operation
     done: WriterState
+    #: The state after an error which only loses the transaction.
     failed: WriterState
+    #: The state if the outcome of EndTxn is unknown.
     unknown: WriterState
     source: str
 
@@ -158,11 +157,7 @@ _TABLE: Final = {(rule.state, rule.operation): rule for rule in RULES}
 
 
 def rule_for(state: WriterState, operation: Operation) -> Rule:
-    """The rule that allows ``operation`` in ``state``.
-
-    Raises:
-        LocalProtocolError: there is none. Nothing was done.
-    """
+    """The rule that allows ``operation`` in ``state``, or else LocalProtocolError."""
     rule = _TABLE.get((state, operation))
     if rule is None:
         allowed = [known.operation.value for known in RULES if known.state is state]

@@ -96,10 +96,8 @@ def warn_of_secrets(given: argparse.Namespace) -> None:
 
 
 def connection_as_given(given: argparse.Namespace) -> str | None:
-    """The flags that name both sides, as given and without secrets; None if the command has none.
-
-    Values of the environment are omitted: the environment of the printed command has them too.
-    """
+    """The flags that name both sides, as given and without secrets; None if the command has none."""
+    # Values of the environment are omitted: the environment of the printed command has them too.
     if not hasattr(given, "database"):
         return None
     properties = _kafka_flags(given)

@@ -36,10 +36,8 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def make_usable() -> None:
-    """Replace a stream that was closed before the start with the null device; allow any character in any encoding.
-
-    Otherwise the next connection would get the free descriptor, and output would be written to it.
-    """
+    """Replace a stream that was closed before the start with the null device; allow any character in any encoding."""
+    # Otherwise the next connection would get the free descriptor, and output would be written to it.
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process

@@ -159,10 +159,7 @@ def _status(given: argparse.Namespace) -> CommandResult:
 def wait_until_settled(
     look: Callable[[], StatusReport], limit_s: int, say: Callable[[str], None], clock: Clock
 ) -> StatusReport:
-    """The last of the looks until both sides are read and nothing is in doubt, or the time is over.
-
-    ``say`` is called with the reason of the wait, whenever it changes.
-    """
+    """The last look, once both sides are read and nothing is in doubt, or time is up; ``say`` gets each new reason."""
     deadline, told = Deadline(clock, limit_s * 1000), ""
     while True:
         found = look()

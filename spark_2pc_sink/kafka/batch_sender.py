@@ -41,18 +41,15 @@ from spark_2pc_sink.wire.record_batch import PlacedBatch, assign_producer
 
 @dataclass(eq=False)
 class Batch:
-    """An unacknowledged encoded record batch.
+    """An unacknowledged encoded record batch."""
 
-    Args:
-        ordinal: its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
-        row_key: its record's key, printable; None for several records.
-        deadline_s: when it must be acknowledged, on the monotonic clock.
-    """
-
+    #: Its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
     ordinal: int
     payload: Buffer
     record_count: int
+    #: Its record's key, printable; None for several records.
     row_key: str | None
+    #: When it must be acknowledged, on the monotonic clock.
     deadline_s: float
     sends: int = 0
 
@@ -69,16 +66,13 @@ class PartitionReceipt:
 
 @dataclass(eq=False)
 class PartitionQueue:
-    """A partition's waiting, in-flight and returned batches.
-
-    Args:
-        floor_offset: the log's end when the session began to write it; appended batches are at or above it.
-        sequence: that of the next pushed record.
-    """
+    """A partition's waiting, in-flight and returned batches."""
 
     partition: TopicPartition
+    #: The log's end when the session began to write it; appended batches are at or above it.
     floor_offset: int = 0
     limits: TopicLimits = UNKNOWN_LIMITS
+    #: That of the next pushed record.
     sequence: int = 0
     receipt: PartitionReceipt | None = None
     resend_at_s: float = 0.0
@@ -190,11 +184,7 @@ class BatchSender:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the clock of batch deadlines, inside this block only.
-
-        Nothing is sent or received while the caller does something else, however long it takes between two blocks:
-        that must not use up the deadlines of waiting batches.
-        """
+        """Run the clock of batch deadlines, inside this block only: the caller's pauses must not use them up."""
         if self._left_at_s is not None:
             self._paused_s += monotonic() - self._left_at_s
         try:
@@ -207,10 +197,7 @@ class BatchSender:
         return not self._active
 
     def push(self, queue: PartitionQueue, batch: PlacedBatch) -> int:
-        """Assign a batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
-
-        It must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
-        """
+        """Assign a batch to the producer, queue it for ``delivery_timeout_ms`` of `running`, and return its bytes."""
         payload = assign_producer(batch.payload, producer=self._transaction.producer, base_sequence=queue.sequence)
         queue.push(batch, payload, deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000)
         self.unacknowledged_bytes += len(payload)

@@ -40,23 +40,17 @@ _TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALI
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """Identity and features of the cluster, as reported by one broker.
-
-    Args:
-        transaction_version: the finalized level of the feature transaction.version, 0 if absent (KIP-1022).
-        epoch: grows with the levels; -1 if the broker does not know it.
-    """
+    """Identity and features of the cluster, as reported by one broker."""
 
     cluster_id: str
+    #: The finalized level of the feature transaction.version, 0 if absent (KIP-1022).
     transaction_version: int
+    #: Grows with the levels; -1 if the broker does not know it.
     epoch: int = -1
 
 
 class Cluster(BrokerConnections):
-    """A cluster's brokers, topics and coordinators. The first request connects. Close it, or use ``with``.
-
-    A partition that is not among the known ``leaders`` needs a `refresh` first, or currently has none.
-    """
+    """A cluster's brokers, topics and coordinators. Connects at first use; `refresh` if a partition has no leader."""
 
     def __init__(self, options: KafkaOptions) -> None:
         super().__init__(options)
@@ -79,10 +73,7 @@ class Cluster(BrokerConnections):
         self.close()
 
     def features(self, *, age_ms_max: int | None = None) -> BrokerFeatures:
-        """The cluster's id and its transaction.version, not older than ``age_ms_max``; None accepts any age.
-
-        A broker with outdated information is ignored: the higher epoch wins (KIP-584).
-        """
+        """Cluster id and transaction.version, at most ``age_ms_max`` old; a broker's higher epoch wins (KIP-584)."""
         deadline = self.deadline()
         if age_ms_max and (fresh := self.fresh_features(age_ms_max)) is not None:
             return fresh
@@ -106,11 +97,8 @@ class Cluster(BrokerConnections):
         return found
 
     def prefetch_features(self) -> None:
-        """Send the request for `features`, which uses the answer if called within a second.
-
-        Sends nothing if that requires a new connection. The answer to an earlier request that nothing needed is
-        discarded: the level may have changed since.
-        """
+        """Send the request for `features`, used if called within a second; not if that requires a new connection."""
+        # An earlier answer that nothing needed is discarded: the level may have changed since.
         if self._metadata is None or self._may_have_moved:
             return
         deadline = self.deadline()

@@ -73,18 +73,15 @@ class LoginRefusedError(Exception):
 
 @dataclass(eq=False)
 class SentRequest:
-    """A request in flight.
-
-    Attributes:
-        due_s: when the connection is closed without an answer, on the monotonic clock.
-        exception: why there is no answer; the broker may have acted on the request.
-    """
+    """A request in flight."""
 
     request: FramedRequest
     correlation_id: int
+    #: When the connection is closed without an answer, on the monotonic clock.
     due_s: float
     is_done: bool = False
     value: KafkaResponse = None
+    #: Why there is no answer; the broker may have acted on the request.
     exception: BaseException | None = None
 
 

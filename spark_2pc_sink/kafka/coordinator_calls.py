@@ -93,18 +93,15 @@ KEEP_REFUSED: Final = frozenset({Code.UNSUPPORTED_VERSION, Code.INVALID_REQUEST}
 
 @dataclass(frozen=True)
 class InitializedProducer:
-    """The answer to InitProducerId.
-
-    Args:
-        ongoing: the kept prepared transaction, '' for none (KIP-939).
-        two_phase_commit: True if transactions of this id never time out.
-        own_timeout: whether it is the user's transaction.timeout.ms, or else the broker's maximum.
-    """
+    """The answer to InitProducerId."""
 
     producer: ProducerIdAndEpoch
+    #: The kept prepared transaction, '' for none (KIP-939).
     ongoing: PreparedTxnState
+    #: True if transactions of this id never time out.
     two_phase_commit: bool
     timeout_ms: int
+    #: Whether it is the user's transaction.timeout.ms, or else the broker's maximum.
     own_timeout: bool = False
 
 
@@ -116,20 +113,16 @@ _ABORTED: Final = (TransactionState.PREPARE_ABORT.value, TransactionState.COMPLE
 
 @dataclass(frozen=True)
 class TransactionDescription:
-    """The coordinator's description of a transactional id (KIP-664, DescribeTransactions).
+    """The coordinator's description of a transactional id (KIP-664, DescribeTransactions)."""
 
-    Args:
-        state: Kafka's name, one of `TransactionState` or a newer one; ``Unknown`` for an unknown or forgotten id.
-        timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
-        partitions: the transaction's partitions without an end marker.
-        start_time_ms: when the current or the last transaction began, since 1970 by the coordinator's clock; None if
-            there was none.
-    """
-
+    #: Kafka's name, one of `TransactionState` or a newer one; ``Unknown`` for an unknown or forgotten id.
     state: str
     producer: ProducerIdAndEpoch | None
+    #: 2147483647 for transactions that never time out; 0 for an unknown id.
     timeout_ms: int
+    #: Those without an end marker.
     partitions: tuple[TopicPartition, ...] = ()
+    #: When the current or last transaction began, since 1970 by the coordinator's clock; None without one.
     start_time_ms: int | None = None
 
 

@@ -80,10 +80,7 @@ _KEY_REMEDY: Final = (
 
 
 def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
-    """The exception for an answer, with the class of its code.
-
-    Codes whose meaning depends on the request (such as 45, 48 and 120 on Produce) give a plain `KafkaError`.
-    """
+    """The exception for a code; plain `KafkaError` if its meaning depends on the request (45, 48, 120 on Produce)."""
     if code in FENCED:
         kind: type[KafkaError] = FencedError
     elif code in _NOT_ALLOWED:

@@ -48,13 +48,8 @@ class LogReader:
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
     ) -> Marker:
-        """Read forward from ``from_offset`` to the first end marker of the producer.
-
-        Args:
-            from_offset: one past the transaction's last offset in this partition.
-            epochs: valid marker epochs: the transaction's, and the next one.
-            limit_ms: longest search, and never longer than ``max_block_ms``.
-        """
+        """Read forward to the producer's first end marker, for at most ``limit_ms`` and ``max_block_ms``."""
+        # From one past the transaction's last offset here; the epochs are the transaction's and the next one.
         cluster, deadline = self._cluster, self._bounded(limit_ms)
         # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
         # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until
@@ -133,11 +128,8 @@ def read_log(
 def fetch_logs(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, bytes]:
-    """Whole batches from at least one of several logs, and possibly a partial one, by one request to each leader.
-
-    They share `FETCH_BYTES_MAX` or one batch per leader, so some are empty until others have been read. A log is
-    omitted if its leader is unknown or does not answer.
-    """
+    """Whole batches, then perhaps a partial one, of several logs; without those whose leader is unknown or silent."""
+    # One request to each leader: they share `FETCH_BYTES_MAX`, so some are empty until others have been read.
     found = ask_leaders(cluster, offsets, lambda led: _fetch_request({at: offsets[at] for at in led}), deadline)
     if not found:
         first, offset = next(iter(offsets.items()))
@@ -156,18 +148,15 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
 
 @dataclass(frozen=True)
 class CommitQuery:
-    """Which transactions to look for, and from where.
+    """Which transactions to look for, and from where."""
 
-    Args:
-        after: the last known offset, by partition.
-        since_ms: where to begin in partitions missing from ``after``, since 1970; None for the first offset.
-        newer_than: the pair of the last known transaction; None if unknown.
-        producer_ids: the sink's other producer ids.
-    """
-
+    #: The last known offset, by partition.
     after: Mapping[TopicPartition, int]
+    #: Where to begin in partitions missing from ``after``, since 1970; None for the first offset.
     since_ms: int | None = None
+    #: The pair of the last known transaction; None if unknown.
     newer_than: ProducerIdAndEpoch | None = None
+    #: The sink's other producer ids.
     producer_ids: frozenset[int] = frozenset()
 
     def matches(self, batch: DecodedBatch) -> bool:

@@ -54,10 +54,7 @@ UNACKNOWLEDGED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class ProduceSession:
-    """Appends records to a transaction and waits for their acknowledgements.
-
-    ``limits`` of topics and ``ends`` of logs before the session are requested, except for those that are passed.
-    """
+    """Appends records to a transaction and awaits acknowledgements; requests the ``limits`` and ``ends`` not passed."""
 
     def __init__(
         self,
@@ -173,11 +170,8 @@ class ProduceSession:
         return known
 
     def _send(self, batch: EncodedBatch) -> None:
-        """Queue one batch, and send the queue once it fills a request.
-
-        One request per batch would be expensive for a topic with many partitions: for each request that adds some
-        of them to the transaction, the coordinator writes the whole list so far.
-        """
+        """Queue one batch, and send the queue once it fills a request."""
+        # For each request that adds partitions, the coordinator writes the whole list so far.
         queue = self._queues[batch.partition]
         size = self._sender.push(queue, batch)
         self.digest = combine_digests(self.digest, batch.digest)
@@ -235,10 +229,8 @@ class BatchListSender:
     def _send_at_once(
         self, transaction: ProducedTransaction, batches: Sequence[PlacedBatch]
     ) -> AcknowledgedBatches | None:
-        """One request to one broker, sufficient for most transactions; None if more is needed.
-
-        Batches to send again are left to the queue, with the same sequence numbers: no broker appends one twice.
-        """
+        """One request to one broker, enough for most transactions; None if more is needed."""
+        # Batches to send again keep their sequence numbers: no broker appends one twice.
         payloads = {
             each.partition: assign_producer(each.payload, producer=transaction.producer, base_sequence=0)
             for each in batches
@@ -315,10 +307,7 @@ def split_batches(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatc
 
 
 class StickyPartitioner(ArrowPartitioner):
-    """The writer's partitioner: keyless rows of one call go to one partition, those of the next call to another.
-
-    Java's producer keeps one partition for a batch of keyless records, then chooses another (KIP-480).
-    """
+    """The writer's partitioner: keyless rows of one call share a partition, those of the next use another (KIP-480)."""
 
     def __init__(self, cluster: Cluster, topic: str | None) -> None:
         super().__init__(topic)

@@ -44,18 +44,15 @@ _CHARACTERS_MAX: Final = 80
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """A topic's limits; None if the broker does not report them (no DESCRIBE_CONFIGS permission).
+    """A topic's limits; None if the broker does not report them (no DESCRIBE_CONFIGS permission)."""
 
-    Args:
-        message_bytes_max: the largest record batch, compressed (max.message.bytes, or segment.bytes if smaller).
-        create_time: True if records keep their producer's timestamps.
-        bytes_limit: name of the property that sets ``message_bytes_max``.
-        needs_keys: True if the topic is compacted, and refuses records without a key.
-    """
-
+    #: The largest record batch, compressed (max.message.bytes, or segment.bytes if smaller).
     message_bytes_max: int | None
+    #: True if records keep their producer's timestamps.
     create_time: bool | None
+    #: Name of the property that sets ``message_bytes_max``.
     bytes_limit: str = ""
+    #: True if the topic is compacted, and refuses records without a key.
     needs_keys: bool = False
 
 
@@ -64,14 +61,11 @@ UNKNOWN_LIMITS: Final = TopicLimits(message_bytes_max=None, create_time=None)
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """The Kafka client properties for encoding records; they include no address and no secret.
+    """The Kafka client properties for encoding records; they include no address and no secret."""
 
-    Attributes:
-        batch_bytes_max: uncompressed bytes of records in one batch (batch.size).
-        max_request_bytes: the largest record in its own request, uncompressed (max.request.size).
-    """
-
+    #: Uncompressed bytes of records in one batch (batch.size).
     batch_bytes_max: int
+    #: The largest record in its own request, uncompressed (max.request.size).
     max_request_bytes: int
     compression: str
     compression_level: int | None

@@ -189,11 +189,9 @@ class TransactionClient(LogReader):
         return InitializedProducer(producer, ongoing, never, timeout_ms, own_timeout=own)
 
     def usable_producer(self) -> InitializedProducer:
-        """Take a pair that can begin a transaction, aborting an ongoing one.
-
-        No transaction begins at epoch 32766 or more: ending it would rotate the producer id, and the pair stored in
-        a database would no longer match the coordinator's (KIP-890, "Epoch overflow").
-        """
+        """Take a pair that can begin a transaction, aborting an ongoing one."""
+        # Not at epoch 32766 or more: ending would rotate the producer id, and the pair stored in a database would no
+        # longer match the coordinator's (KIP-890, "Epoch overflow").
         # A pair at epoch 32766 is replaced by (new id, 0) at the next InitProducerId, so two calls always suffice.
         initialized = self.init_producer_id()
         if initialized.producer.exhausted:

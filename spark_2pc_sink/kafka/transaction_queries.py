@@ -316,10 +316,8 @@ class TransactionQueries:
         return self._cluster.until_answered(f"{Api.LIST_TRANSACTIONS.name} at broker {node_id}", attempt, deadline)
 
     def _check_nothing_is_hidden(self, deadline: Deadline) -> None:
-        """Describe an id that does not exist: without DESCRIBE on all ids the answer is 53, else "unknown".
-
-        ListTransactions silently omits ids that we may not describe, so a missing id would prove nothing.
-        """
+        """Describe an id that does not exist: without DESCRIBE on all ids the answer is 53, else "unknown"."""
+        # ListTransactions silently omits ids that we may not describe, so a missing id would prove nothing.
         unknown_id = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
         response = self._cluster.call(messages.describe_transactions_request([unknown_id]), deadline)
         code = messages.described(response, unknown_id).error_code

@@ -50,11 +50,7 @@ class TokenEndpoint:
         self._trusted = options.https_ca_location or True
 
     def ask(self) -> Token:
-        """Request a new token.
-
-        AuthorizationError: the endpoint refused the credentials, or returned something other than a token. The code is
-        the HTTP status; 0 if its certificate is not trusted.
-        """
+        """Request a token. The code of an AuthorizationError is the HTTP status, or 0 for an untrusted certificate."""
         statuses: list[HTTPStatus] = []
         try:
             answer = self._answer(statuses)

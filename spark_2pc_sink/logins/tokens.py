@@ -52,15 +52,12 @@ class TokenUnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """A client's credential in place of a password.
-
-    Attributes:
-        expires_at_s: expiry, in seconds since 1970; None if unknown. Such a token is used once.
-        extensions: SASL extensions that go with it (KIP-342).
-    """
+    """A client's credential in place of a password."""
 
     value: str = field(repr=False)
+    #: Expiry, in seconds since 1970; None if unknown. Such a token is used once.
     expires_at_s: float | None = None
+    #: SASL extensions that go with it (KIP-342).
     extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -137,10 +134,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def token_source(options: KafkaOptions) -> TokenSource | None:
-    """The process-wide token source for these options; None if the login needs no token.
-
-    Connections and tasks with the same login share a token.
-    """
+    """The process-wide token source of a login, shared by connections and tasks; None if the login needs no token."""
     if options.sasl_mechanism != "OAUTHBEARER":
         return None
     key: Hashable

@@ -85,10 +85,7 @@ class BatchCounters:
         self.by_sink: dict[str, SinkCounts] = {}
 
     def lines_wanted(self, row: StateRow) -> int:
-        """How many of the sink's newest lines must be read, 0 for none.
-
-        The line of a batch that Kafka lacks is counted later, when it is complete.
-        """
+        """How many of the sink's newest lines must be read; a batch that Kafka lacks is counted once it is complete."""
         settled = row.decision - (row.status == DECIDED)
         counts = self.by_sink.setdefault(row.transactional_id, SinkCounts(counted=settled))
         if row.decision < counts.counted:
@@ -220,11 +217,7 @@ _log = logging.getLogger(__name__)
 
 
 class SinkCollector(Collector):
-    """Reads both sides on request. Thread-safe.
-
-    One look runs at a time. Scrapes that had to wait for it use its result, so no scrape takes longer than two looks,
-    however many there are.
-    """
+    """Reads both sides, one look at a time, shared by scrapes that waited: none takes over two looks. Thread-safe."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

@@ -173,10 +173,7 @@ class KafkaOptions(SecurityOptions):
 
     @classmethod
     def parse(cls, properties: object) -> KafkaOptions:
-        """Parse the user's whole mapping; parsed options are returned unchanged.
-
-        Two spellings of one property are accepted if they agree.
-        """
+        """Parse the user's mapping; two spellings of a property must agree. Parsed options are returned unchanged."""
         if isinstance(properties, KafkaOptions):
             return properties
         if not isinstance(properties, Mapping) or not all(isinstance(name, str) for name in properties):

@@ -17,10 +17,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class TableName:
-    """A table and its schema, both unquoted as in the catalogue.
-
-    Without a schema it is the first of the connection's search_path that has such a table.
-    """
+    """A table and its schema, unquoted as in the catalogue; without one, the first on the search_path that has it."""
 
     name: str
     schema: str | None = None

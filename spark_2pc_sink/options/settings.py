@@ -328,10 +328,7 @@ KNOWN_ELSEWHERE: Final = {
 
 
 def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> None:
-    """Refuse calls that would be a Python ``TypeError``, before any value is used.
-
-    ``known`` says of each keyword whether it is required; one that is None counts as missing.
-    """
+    """Refuse calls that would be a Python ``TypeError``; ``known`` tells if a keyword is required (None is missing)."""
     for name in given:
         if name not in known:
             remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
@@ -344,10 +341,7 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
 
 
 def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Let calls of a function with explicit keywords fail like `check_keywords`.
-
-    IDEs, type checkers and ``inspect.signature`` see the function's own signature.
-    """
+    """Let a function's calls fail like `check_keywords`; IDEs, type checkers and ``inspect`` see its own signature."""
     parameters = signature(function).parameters
     known = {name: item.default is Parameter.empty for name, item in parameters.items() if name != "self"}
 

@@ -150,10 +150,7 @@ def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] 
 
 
 class _Reader:
-    """Substitutes environment variables in the values of one file.
-
-    ``written`` are the original texts of the options and properties that name one.
-    """
+    """Substitutes environment variables in one file; ``written`` has the original texts of values that name one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

@@ -51,10 +51,7 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
 def place_explicit_id(
     *, status: RowStatus, row_batch_id: int | None, batch_id: int, noted: bool
 ) -> Placement | Halt | None:
-    """Place a batch whose id was given by a person: ids ascend, and may skip numbers.
-
-    None is for an id that the row has passed and the history lacks: whether it was written is unknown.
-    """
+    """Place a person's batch id: ascending, perhaps with gaps. None: the row is past it, and the history lacks it."""
     assert status is not RowStatus.DECIDED, "a decided row must be recovered before a batch is placed beside it"
     if noted:
         return Placement.SKIP

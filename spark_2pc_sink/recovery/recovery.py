@@ -43,10 +43,7 @@ _KEEP_PREPARED_REFUSED: Final = frozenset(
 def commit_prepared(
     kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState, *, take_over: bool
 ) -> PreparedTxnState | None:
-    """End the transaction of a decided row with COMMIT; raises InDoubtError if there was no answer in time.
-
-    Returns the producer id and epoch at which Kafka shows the end; None if the answer was not success: poll again.
-    """
+    """COMMIT a decided row's transaction; returns its pair then, None to poll again. InDoubtError without an answer."""
     assert prepared.producer is not None, "a decided row names a producer id and epoch"
     producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
     if producer is None:
@@ -62,11 +59,9 @@ def commit_prepared(
 
 
 def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAndEpoch | None:
-    """Take the prepared transaction over (KIP-939); returns the epoch that can end it, or None to poll again.
-
-    Only ever called when the coordinator has just shown the transaction as ongoing: with nothing ongoing,
-    InitProducerId would replace the outcome that the coordinator still shows.
-    """
+    """Take the prepared transaction over (KIP-939); returns the epoch that can end it, or None to poll again."""
+    # Only when the coordinator has just shown it as ongoing: otherwise InitProducerId would replace the outcome that it
+    # still shows.
     try:
         initialized = kafka.init_producer_id(keep_prepared=True)
     except KafkaError as error:
@@ -134,10 +129,7 @@ def commits_lost_halt() -> Iterator[None]:
 
 
 class Recovery:
-    """Recovers one transactional id; may be used repeatedly.
-
-    The known ``topics`` of the sink are searched for lost batches in addition to the row's own.
-    """
+    """Recovers one transactional id, as often as called; searches ``topics`` and the row's own for lost batches."""
 
     def __init__(
         self,
@@ -305,11 +297,9 @@ class Recovery:
         return row, again
 
     def _abort(self, row: StateRow, kafka: KafkaView) -> bool:
-        """Abort the open transaction at the epoch that was shown; False if it is no longer the open one.
-
-        The InitProducerId that ends every recovery would abort it too (KIP-98). But its answer is the same if a commit
-        was still in progress and has won, which a database restored from a backup does not know.
-        """
+        """Abort the open transaction at the epoch that was shown; False if it is no longer the open one."""
+        # InitProducerId, which ends every recovery, would abort it too (KIP-98). But its answer is the same if a commit
+        # in progress has won, which a database restored from a backup does not know.
         assert kafka.producer is not None, "an open transaction has one"
         answer = self._kafka.end(kafka.producer, commit=False)
         # Still open after its epoch was refused: a late copy of a request that kept an earlier transaction has kept

@@ -404,11 +404,8 @@ def flags_as_given(connection: NamedConnection) -> Iterator[None]:
 
 
 def sink_flags(options: CommonOptions) -> str:
-    """Common words of every command about one sink: its name, and both sides.
-
-    They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
-    ``password_command``. If brokers require credentials, they name the flag for their file.
-    """
+    """Flags for a sink and both sides, without passwords; they name the flag for a file of brokers' credentials."""
+    # PostgreSQL's client reads the password from PGPASSWORD or ~/.pgpass, or the command calls ``password_command``.
     sink = flags({"transactional_id": options.transactional_id})
     given = _AS_GIVEN.get()
     if given is not None:

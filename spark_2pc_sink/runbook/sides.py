@@ -100,13 +100,7 @@ class Compared:
 
 
 class BothSides:
-    """Kafka and the database.
-
-    Args:
-        connections: keywords of `recover` that name both sides.
-        timeout_s: limit of each look, even if one side does not answer.
-        form: keywords of `verify` that say how a record becomes a row.
-    """
+    """Kafka and the database, by keywords of `recover`; ``form`` has those of `verify` that make a record a row."""
 
     def __init__(
         self, connections: Mapping[str, Any], *, timeout_s: int = StatusOptions.timeout_s, **form: Any

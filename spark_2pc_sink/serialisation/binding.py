@@ -108,21 +108,18 @@ def _refused(rule: str, remedy: str) -> ConfigurationError:
 
 @dataclass(frozen=True)
 class SchemaRequest:
-    """The user's options for the schema of a key or a value.
-
-    Attributes:
-        topic: topic of the records; None if rows name their topics.
-        strategy: naming strategy of the subject.
-        schema: text of a schema; None for a derived one, or the newest of the subject.
-        name: name of the derived record with its namespace, or the message of a given Protobuf schema.
-    """
+    """The user's options for the schema of a key or a value."""
 
     part: Part
     format: Format
+    #: None if rows name their topics.
     topic: str | None
+    #: Naming strategy of the subject.
     strategy: str
     expression: str
+    #: Text of a schema; None for a derived one, or the newest of the subject.
     schema: str | None
+    #: Name of the derived record with its namespace, or the message of a given Protobuf schema.
     name: str | None
 
 

@@ -37,31 +37,25 @@ from spark_2pc_sink.wire.batch_format import encode_varint
 
 @dataclass
 class NotEncodableError(Exception):
-    """A value that the schema cannot represent.
+    """A value that the schema cannot represent."""
 
-    Attributes:
-        path: path of the field, with points between names.
-        rule: requirement of the schema or its format.
-        row: number of the row in its column; -1 if unknown.
-    """
-
+    #: Path of the field, with points between names.
     path: str
+    #: Requirement of the schema or its format.
     rule: str
     remedy: str
+    #: Number of the row in its column; -1 if unknown.
     row: int = -1
 
 
 @dataclass
 class NoSchemaError(Exception):
-    """A type that the format or the given schema cannot represent.
+    """A type that the format or the given schema cannot represent."""
 
-    Attributes:
-        path: path of the field, with points between names; '' for the whole.
-        remedy: '' if a cast to a type that the format has is enough.
-    """
-
+    #: Path of the field, with points between names; '' for the whole.
     path: str
     rule: str
+    #: '' if a cast to a type that the format has is enough.
     remedy: str = ""
 
     @property
@@ -112,10 +106,7 @@ def elements(column: ArrowColumn) -> tuple[ArrowColumn, Int64Array]:
 
 
 def entries(column: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn, Int64Array]:
-    """The keys and values of all maps, sorted by key within each map, and the number of entries of each map.
-
-    Maps are unordered, and a replayed batch must be encoded to the same bytes.
-    """
+    """All maps' keys and values, sorted by key (a replay must give the same bytes), and each map's entry count."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     length, counts = offsets[-1] - offsets[0], np.diff(offsets)
     keys, values = column.keys.slice(offsets[0], length), column.items.slice(offsets[0], length)

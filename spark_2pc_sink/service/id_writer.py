@@ -293,11 +293,7 @@ def _next_batch_id(row: StateRow) -> int:
 
 
 class ConnectedId:
-    """One transactional id with its own connections. Constructing it does no I/O.
-
-    The ids do not share a connection: a broker processes a connection's requests one at a time, and a Produce request
-    in a transaction takes some milliseconds.
-    """
+    """One id and its own connections, as a broker answers a connection's requests in turn. Constructing does no I/O."""
 
     def __init__(
         self, options: ServiceOptions, transactional_id: str, store: SqlStateStore, run_id: str, clock: Clock

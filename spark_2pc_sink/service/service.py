@@ -263,10 +263,7 @@ class Commitment:
         writer.decided(sent)
 
     def commit_failed(self) -> bool:
-        """Whether a COMMIT that raised was carried out; it is then completed in Kafka. Blocks.
-
-        Raises InDoubtError if that is still unknown after the time limit.
-        """
+        """Whether a COMMIT that raised was carried out; then completes it. Blocks. InDoubtError if unknown in time."""
         writer, sent = self._parts()
         return writer.settle(sent.producer)
 
@@ -280,10 +277,7 @@ class Commitment:
             self.end()
 
     def begin_completion(self) -> bool:
-        """Send the commit to Kafka without waiting, and give the id back: its next holder reads the answer.
-
-        Returns False if it could not be sent at once: call `complete` or `complete_in_background`.
-        """
+        """Commit in Kafka without waiting; the id's next holder reads the answer. False if not sent: `complete` it."""
         writer, sent = self._parts()
         begun = True
         try:

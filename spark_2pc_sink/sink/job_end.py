@@ -66,11 +66,7 @@ def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
 
 
 def exit_code_of(text: str) -> int:
-    """The exit code for the error of a query.
-
-    Args:
-        text: error text, with the Python traceback that Spark includes.
-    """
+    """The exit code for the error text of a query, which includes a Python traceback."""
     names = _ERROR.findall(text)
     found: Any = getattr(errors, names[-1], Exception) if names else Exception
     if issubclass(found, (errors.HaltError, errors.ClaimRefusedError)):

@@ -156,10 +156,7 @@ _POSTGRES_PORT: Final = 5432
 class Lineage:
     """The events of one run: START, RUNNING with the amounts written since the previous event, then COMPLETE or FAIL.
 
-    The job in the namespace is named by the transactional id.
-
-    Raises:
-        MissingExtraError: openlineage-python is not installed.
+    The job in the namespace is named by the transactional id. A MissingExtraError if openlineage-python is missing.
     """
 
     def __init__(self, namespace: str, options: SinkOptions, ids: RunIds, clock: Clock) -> None:

@@ -12,20 +12,15 @@ from spark_2pc_sink.recipe.placement import Placement
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRows:
-    """Counts of rows; those of several tables can be added.
+    """Counts of rows; those of several tables can be added."""
 
-    Attributes:
-        given: all rows of the batch, including those that delete a row.
-        written: inserted or updated.
-        deleted: existing rows removed by ``delete_when``.
-        left_out: rows that were not applied to the table, as configured: other rows of their key in the batch had a
-            greater order, their key already existed (``insert_ignore``), or the existing row stays (``upsert_where``,
-            late rows).
-    """
-
+    #: All rows of the batch, including those that delete a row.
     given: int
     written: int
+    #: Existing rows removed by ``delete_when``.
     deleted: int = 0
+    #: Rows that were not applied to the table, as configured: other rows of their key in the batch had a greater order,
+    #: their key already existed (``insert_ignore``), or the existing row stays (``upsert_where``, late rows).
     left_out: int = 0
 
     def __add__(self, other: WrittenRows) -> WrittenRows:

@@ -345,18 +345,15 @@ _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltC
 
 @dataclass
 class _Known:
-    """First sink seen for an id in a run, and the run's latest call of it.
-
-    Attributes:
-        batch_id: batch of that call; None before the first one.
-        error: its error's text; None if both sides have the batch.
-        refused: its options were refused, so it wrote no data: a user who corrects them in the same process may go on.
-    """
+    """First sink seen for an id in a run, and the run's latest call of it."""
 
     run_id: str
     written: Mapping[str, object]
+    #: Batch of the latest call; None before the first one.
     batch_id: int | None = None
+    #: The latest call's error; None if both sides have the batch.
     error: str | None = None
+    #: Options were refused, so no data was written: a user who corrects them in the same process may go on.
     refused: bool = False
 
     def explain(self, halt: HaltError, batch_id: int) -> HaltError:

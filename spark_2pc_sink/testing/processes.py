@@ -241,13 +241,7 @@ class Lifetime(ABC):
 
 
 class ServerProcess:
-    """A running server, its log file, and the signals that tests send it.
-
-    Args:
-        environment: complete environment of the process; None to inherit.
-        folder: directory removed if the parent dies without ending the server; None for none.
-        user: numeric user and group to run as; None for the current ones.
-    """
+    """A running server, its log file, and the signals that tests send it; ``folder`` is removed if the parent dies."""
 
     def __init__(
         self,
@@ -479,19 +473,12 @@ def kill_with_children() -> NoReturn:
 
 
 def pause_all(pids: list[int]) -> None:
-    """Suspend processes (SIGSTOP), and wait until all their threads have stopped.
-
-    The signal takes effect when one of the threads is next scheduled; on a loaded machine the others can answer a
-    request before that.
-    """
+    """Suspend processes (SIGSTOP), and wait until all their threads stop: others could still answer requests."""
     _signal_until(pids, signal.SIGSTOP, _STILL, "processes to stop")
 
 
 def kill_all(pids: list[int]) -> None:
-    """End processes with SIGKILL, and wait until all their threads have ended.
-
-    Until then, a process that was sent the signal still holds its memory, its files and its ports.
-    """
+    """End processes with SIGKILL, and wait for all their threads, which still hold memory, files and ports."""
     _signal_until(pids, signal.SIGKILL, _ENDED, "killed processes to end")
 
 
@@ -525,11 +512,8 @@ _VERSION_DEADLINE_S = 30
 
 @cache
 def find_java_home() -> Path:
-    """The home of a Java runtime, 17 or later: ``$JAVA_HOME``, else PATH's, else the oldest in /usr/lib/jvm.
-
-    The oldest that suffices, because it is the one that most Spark releases support. Raises CapabilityError if there is
-    none.
-    """
+    """A Java 17 or later: ``$JAVA_HOME``, PATH's, else the oldest in /usr/lib/jvm; CapabilityError without one."""
+    # The oldest that suffices, because it is the one that most Spark releases support.
     for home in _candidates():
         if (java_version(home) or 0) >= JAVA_VERSION_MIN:
             return home
@@ -551,10 +535,7 @@ def java_version(home: Path) -> int | None:
 
 
 def archive_options(archive: Path) -> list[str]:
-    """Options of a virtual machine that maps an archive of classes (JEP 350); empty without one.
-
-    A mismatching archive (another Java, other jars) is ignored by the virtual machine, not an error.
-    """
+    """Java options that map an archive of classes (JEP 350), ignored if it mismatches; empty without one."""
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable"] if archive.exists() else []
 
 

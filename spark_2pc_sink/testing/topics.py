@@ -80,10 +80,7 @@ def read_topic(
 
 
 def _bounds(consumer: Consumer, topic: str, begun_s: float, deadline_s: float) -> dict[int, tuple[int, int]]:
-    """First offset and end of each partition.
-
-    For a partition whose leader has moved, librdkafka asks the former leader, once: a consumer would ask again.
-    """
+    """First offset and end of each partition. librdkafka asks only once, even a former leader; hence the loop."""
     while True:
         try:
             return _bounds_now(consumer, topic)

@@ -354,7 +354,7 @@ def literal(texts: Iterable[bytes], connection: DriverConnection) -> str:
 
 
 def spelled_in(text: bytes, encoding: str) -> bytes:
-    """Code points replace characters that the encoding lacks; they differ from every text of the table."""
+    """A JSON text with the characters that the encoding lacks as code points: then it differs from every table text."""
     content = text.decode(errors="replace")
     lacking = {each for each in set(content) if each.encode(encoding, "ignore") != each.encode(encoding, "replace")}
     made = content.translate({ord(each): f"\\u001aU+{ord(each):X}\\u001a" for each in lacking})

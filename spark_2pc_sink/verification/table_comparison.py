@@ -62,7 +62,8 @@ _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
 def read_all(
     reader: TopicReader, bounds: Ranges, tally: Tally, progress: Callable[[str, int, int], None]
 ) -> Iterator[Portion]:
-    """The only loop over all records: it runs for millions of them, so it passes whole runs on."""
+    """Read the committed records of some offset ranges, count them, and pass them on with their offsets."""
+    # The only loop over all records. It runs for millions of them, so it passes whole runs on.
     total = sum(max(end - start, 0) for start, end in bounds.values())
     reached = {partition: start for partition, (start, _) in bounds.items()}
     done = 0

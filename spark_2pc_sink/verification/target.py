@@ -282,7 +282,7 @@ class Target:
         return json.dumps({**named, MARK: True}).encode()
 
     def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
-        """None if the records have the noted columns of key and order, or that is not known yet (no ``compared``)."""
+        """Refuse if records are known to lack a noted column of key or order; ``compared`` is None before any."""
         paths = self.sources.paths
         found = [name for name in self.noted if paths is None or paths(name)] if compared is None else compared
         lacking = [name for name in self.noted if name not in found]

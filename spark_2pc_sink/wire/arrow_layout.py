@@ -112,7 +112,7 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
 
 
 def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColumn:
-    """Bytes are added to every row, nulls are empty. One part must be a column, and the result fit 2 GiB."""
+    """Join columns (at least one) by row, nulls as empty; bytes go to every row. The caller has checked for 2 GiB."""
     columns = [part for part in parts if not isinstance(part, bytes)]
     kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
     if row_count == 0:
@@ -325,7 +325,7 @@ class Prefixed:
 
 @dataclass(frozen=True)
 class Headers:
-    """``bounds`` has the index of each row's first header, then one past the last header: row count + 1 numbers."""
+    """All rows' headers with each row's count; ``bounds`` has each row's first index, then one past the last header."""
 
     counts: Varints
     bounds: Int64Array

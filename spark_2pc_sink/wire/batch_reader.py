@@ -60,7 +60,7 @@ class DecodedBatch(BatchHeader):
 
 
 def decode_record_batches(data: Buffer) -> Iterator[DecodedBatch]:
-    """Omits a truncated last batch of a Fetch. A format before v2, a wrong length or CRC is a RemoteProtocolError."""
+    """The whole batches in order, without a truncated last one. RemoteProtocolError: before v2, wrong length or CRC."""
     view = memoryview(data).cast("B")
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(view):
@@ -166,7 +166,7 @@ _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]
 
 
 def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> list[bytes]:
-    """Length-prefixed key, value and headers; only for batches of `encode_unassigned_batch`."""
+    """Each record's key, value and headers, length-prefixed, wherever it is in a batch of `encode_unassigned_batch`."""
     view = memoryview(batch).cast("B")
     compression = Compression(read_header(view).compression)
     # The package's own batch: it had this size before compression.

@@ -215,7 +215,7 @@ def fetch_request(offsets: Mapping[TopicPartition, int], *, max_wait_ms: int, by
 def list_offsets_request(
     timestamps: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> RequestTemplate:
-    """The first offset from a time (ms), or an `OffsetSpec`; with READ_COMMITTED, LATEST is the last stable offset."""
+    """One offset per partition: the first at or after a time (ms), or an `OffsetSpec` (READ_COMMITTED: last stable)."""
     topic, lookup = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic = _by_topic(
         (partition, lookup(partition_index=partition.partition, timestamp=int(timestamp)))
@@ -342,7 +342,7 @@ def transaction_partitions(described: KafkaPart) -> tuple[TopicPartition, ...]:
 
 
 def config_values(response: KafkaResponse, resource_name: str) -> Mapping[str, str | None] | None:
-    """None without permission (DESCRIBE_CONFIGS); a sensitive or unset value is None."""
+    """A resource's values, None if sensitive or unset; None for all without permission (DESCRIBE_CONFIGS)."""
     found = next((each for each in response.results if each.resource_name == resource_name), None)
     if found is None or found.error_code != Code.NONE:
         return None

@@ -217,7 +217,7 @@ class Compression(Enum):
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
-    """``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the default. NONE returns the same buffer."""
+    """Compress records (NONE: unchanged); ``level`` is -1 to 9 for gzip, -131072 to 22 for zstd, None the default."""
     return _COMPRESS[compression](records, level)
 
 
@@ -312,7 +312,7 @@ def encode_unassigned_batch(
 def assign_producer(
     batch: bytes | memoryview | ArrowBuffer, *, producer: ProducerIdAndEpoch, base_sequence: int
 ) -> memoryview:
-    """Its first record gets ``base_sequence``. Writable memory is changed in place, other memory is copied."""
+    """Assign an encoded batch to ``producer``, from ``base_sequence``; in place in writable memory, else in a copy."""
     if not 0 <= base_sequence < SEQUENCE_COUNT:
         raise LocalProtocolError(
             operation="encode a record batch",
@@ -362,7 +362,7 @@ def encode_listed_batch(
     compression: str,
     level: int | None = None,
 ) -> EncodedBatch:
-    """One batch of at least one content, compressed from `COMPRESSED_BYTES_MIN` on."""
+    """A transaction's batch of at least one content of `record_content`; compressed from `COMPRESSED_BYTES_MIN` on."""
     section = encode_records(contents)
     codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)

@@ -122,10 +122,8 @@ class _Pages:
 
 
 def choices(found: RecoveryReport) -> tuple[Choice, ...]:
-    """The choices that a page can carry out: always safe, or about the driver or one batch, which the page shows.
-
-    Those that need more (adopting a row, naming batches that a database lost) are left to ``spark-2pc runbook``.
-    """
+    """The choices that a page can carry out: always safe, or about the driver or one batch, which the page shows."""
+    # Those that need more (adopting a row, naming batches that a database lost) are left to ``spark-2pc runbook``.
     problems = [found.problem]
     if found.actions and found.driver is not None and found.driver.alive is None:
         # The recovery decides by the age of the row.

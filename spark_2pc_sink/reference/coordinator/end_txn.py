@@ -247,7 +247,7 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:
-    """KIP-890, COMPLETE. The start time is kept, although KIP-664 wants -1: Kafka shows the old one."""
+    """KIP-890, COMPLETE: the next pair replaces the transaction's own. Kafka keeps the start time; KIP-664 wants -1."""
     moved = metadata.next_producer_id != NO_PRODUCER_ID and metadata.client_transaction_version >= EPOCH_BUMP_VERSION
     kept = metadata.next_producer_epoch != NO_EPOCH
     pair = Pair(metadata.next_producer_id, metadata.next_producer_epoch if kept else 0) if moved else metadata.pair

@@ -100,7 +100,9 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
 
 
 def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
-    """Only its last pair owns a kept transaction: an earlier one must not abort what a database may have decided."""
+    """True if the request is from a producer of this id, as far as the producer id shows."""
+    # A kept transaction belongs only to the last pair handed out: an earlier holder that sends its own pair must not be
+    # able to abort what a database may have decided to commit.
     if held is None or metadata.producer_epoch == NO_EPOCH:
         return True
     if metadata.kept:

@@ -100,7 +100,7 @@ def step(state: CoordinatorState, event: events.Event, now_ms: int) -> plans.Pla
 
 
 def reserve(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
-    """Take the plan's id and producer ids; required right after `step`, before any other event is stepped."""
+    """Right after `step`, before any other event: mark the id as pending, and the producer ids it took as used."""
     if plan.producer_ids is not None:
         state = replace(state, producer_ids=plan.producer_ids)
     return state if plan.reserved is None else state.with_metadata(plan.reserved.transactional_id, plan.reserved)
@@ -140,7 +140,7 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:
-    """Apply the records in log order, of each id only the last: compaction may have removed the others."""
+    """``state`` with the records applied in log order, only the last of each id: compaction may have removed others."""
     latest = {record.transactional_id: record for record in records}
     return apply(state, plans.Plan(records=tuple(latest.values())))
 

@@ -52,7 +52,7 @@ _NAMES: Final = {
 
 
 def fits(metadata: TransactionMetadata, version: int) -> bool:
-    """False if a client on transaction.version 2 (Kafka: UNSUPPORTED_VERSION) or a kept transaction would lose data."""
+    """False if ``version`` would lose data of a client on transaction.version 2 (UNSUPPORTED_VERSION) or a kept one."""
     tagged = metadata.client_transaction_version, metadata.next_producer_epoch, metadata.timeout_after_keep_ms
     return version >= states.FLEXIBLE_VERSION or tagged == (0, states.NO_EPOCH, states.SAME_TIMEOUT_MS)
 
@@ -177,12 +177,13 @@ Reply = CodeReply | AddPartitionsReply
 
 @dataclass(frozen=True)
 class EndMarker:
-    """As in WriteTxnMarkers; ``transaction_version`` is the one used by the client, 0 if the request does not say."""
+    """How a transaction ends, as its coordinator tells a partition leader (WriteTxnMarkers)."""
 
     producer_id: int
     producer_epoch: int
     commit: bool
     coordinator_epoch: int
+    #: That of the transaction's client; 0 if the request does not say.
     transaction_version: int = 0
 
 

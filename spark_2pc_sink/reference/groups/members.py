@@ -245,7 +245,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int | None = None) -> Code:
-        """Whether member and generation are current; a newer holder of its instance id fences a static member."""
+        """Whether it is a member, of the current generation if given; a newer holder of its instance id fences it."""
         if instance_id is not None:
             holder = self.static_member(instance_id)
             if holder is None:

@@ -148,7 +148,7 @@ def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
 
 
 def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
-    """As in Kafka 4.4.0. ANY and MATCH are for filters: it answers such a rule with UNKNOWN_SERVER_ERROR."""
+    """Why a rule cannot be added, as in Kafka 4.4.0 (UNKNOWN_SERVER_ERROR for ANY and MATCH, which are of filters)."""
     if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
         return Code.UNKNOWN_SERVER_ERROR, None
     checks = (

@@ -94,7 +94,7 @@ class AclAccess:
         return bool(matching) and all(acl.allows for acl in matching)
 
     def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
-        """As ``Authorizer.authorizeByResourceType``, even if none exists: an ALLOW that no DENY covers as a whole."""
+        """As ``Authorizer.authorizeByResourceType``: an ALLOW for any resource counts unless a DENY covers it whole."""
         if self.allows(operation, resource, _ANY_NAME):
             return True
         exact = {operation.value, ALL_OPERATIONS}

@@ -48,7 +48,7 @@ class DiskFile:
         self.size_bytes: int = os.fstat(self._descriptor).st_size
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """All or nothing; TornFileError if the disk failed, and the partial write could not be truncated."""
+        """Append the parts in sequence, all or nothing; TornFileError if a partial write could not be truncated."""
         total = sum(map(len, parts))
         try:
             written = os.pwritev(self._descriptor, parts, self.size_bytes)

@@ -194,7 +194,7 @@ def recover_segment(
 
 
 class SegmentedLog:
-    """Call `recover` before anything else. ``failure`` says why appends are no longer possible, or is ''."""
+    """One partition's bytes. Call `recover` first. ``failure`` says why appends are no longer possible, or is ''."""
 
     def __init__(self, store: SegmentStore) -> None:
         self.failure: str = ""

@@ -46,19 +46,15 @@ _REASON_CHARACTERS_MAX: Final = 2_000
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """A row that an output refused.
+    """A row that an output refused."""
 
-    Attributes:
-        identity: hexadecimal digits, the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is
-            looked up.
-        number: tells equal rows apart, within one job of Spark.
-        sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
-    """
-
+    #: Hexadecimal digits, the same for equal rows of a batch (`row_sql`); a fingerprint until the row is looked up.
     identity: str
+    #: Tells equal rows apart, within one job of Spark.
     number: int
     output: str
     reason: str
+    #: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     sqlstate: str = ""
 
     @classmethod
@@ -82,10 +78,7 @@ def _reason(error: DataError) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Equal rows of a batch, of which some ``occurrences`` are left out of every output, with the first refusal.
-
-    ``equal_rows`` is how many the whole batch has; None if not counted.
-    """
+    """Equal rows of a batch, of which some ``occurrences`` are left out of every output, with the first refusal."""
 
     identity: str
     occurrences: int
@@ -93,6 +86,7 @@ class BadRow:
     reason: str
     sqlstate: str = ""
     row: str = "{}"
+    #: How many the whole batch has; None if not counted.
     equal_rows: int | None = None
     fingerprint: str | None = None
 
@@ -223,12 +217,9 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
     """The rows that are refused individually on top of those before them, in order, with the reasons.
 
     All rows are tried, then halves of a refused range, and so on; each accepted row is kept once. One bad row among n
-    costs at most 3n row tries: the whole, its halves, and the halves on the path to the row.
-
-    Args:
-        attempt: tries rows, numbered from 0, from its first argument to below its second; None if all were accepted and
-            kept, else the refusal, with none of them kept.
-        most: stop once more rows than this are refused.
+    costs at most 3n row tries: the whole, its halves, and the halves on the path to the row. ``attempt`` tries rows,
+    numbered from 0, from its first argument to below its second: None if all were accepted and kept, else the refusal,
+    with none kept. The search stops once more than ``most`` rows are refused.
     """
     found: list[tuple[int, Refusal]] = []
 
@@ -258,10 +249,7 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
 def try_again(
     refused: list[tuple[Item, Refusal]], attempt: Callable[[Item], Refusal | None]
 ) -> list[tuple[Item, Refusal]]:
-    """Retry refused rows on top of all rows kept since, until no more of them is accepted.
-
-    A row may refer to one that arrived after it.
-    """
+    """Retry refused rows until no more are accepted, on top of rows kept since: one may refer to a later one."""
     before: int | None = None
     while len(refused) != before:
         before = len(refused)
@@ -275,10 +263,7 @@ _LENGTH: Final = struct.Struct("!i")
 
 
 class SiftedPart:
-    """Some rows of a batch, encoded together for the table, with their names; any range of them can be copied.
-
-    Row boundaries are located only when a part is requested: usually all rows are copied at once.
-    """
+    """Some rows of a batch, encoded together for the table, with their names; any range of them can be copied."""
 
     def __init__(self, names: Any, rows: bytes) -> None:
         self.names: Any = names
@@ -305,7 +290,7 @@ class SiftedPart:
 
     @cached_property
     def _begins(self) -> list[int]:
-        """The offset of each row, and the end of the last one."""
+        """The offset of each row, and the end of the last; rarely needed, as usually all rows are copied at once."""
         at, begins = 0, [0]
         while at < len(self._rows):
             (columns,) = _COLUMNS.unpack_from(self._rows, at)

@@ -47,25 +47,22 @@ _READY: Final = SchemaReport(there=True, ready=True, lines=())
 
 @dataclass(frozen=True)
 class DatabaseFacts:
-    """The database, as the role of the job sees it.
+    """The database, as the role of the job sees it."""
 
-    Attributes:
-        problem: why it could not be queried, in which case all else is unknown; '' if it could.
-        read_only: whether this role's transactions are read-only by default.
-        may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
-        tables: findings about the tables of rows and of dead letters.
-    """
-
+    #: Why it could not be queried, in which case all else is unknown.
     problem: str = ""
     remedy: str = "correct the URL, or start the server"
     version: str = ""
     kind: DatabaseKind = PLAIN
     role: str = ""
     standby: bool = False
+    #: This role's transactions are read-only by default.
     read_only: bool = False
     fsync: bool = True
+    #: The role may create tables in the state table's schema; None if there is no such schema.
     may_make_state: bool | None = True
     state: SchemaReport = _READY
+    #: Findings about the tables of rows and of dead letters.
     tables: tuple[Finding, ...] = ()
 
 
@@ -209,10 +206,8 @@ def check_sink(
 ) -> CheckReport:
     """Check everything that can be checked before the first batch.
 
-    Args:
-        rows: a frame with the schema of a batch; no row is read. None: rows are not compared with the tables.
-        spark: the job's session, whose executors are tried. None: they are not.
-        timeout_s: seconds for each request to Kafka.
+    ``rows`` has the schema of a batch, to compare with the tables; no row is read. The executors of ``spark`` are
+    tried. ``timeout_s`` bounds each request to Kafka.
     """
     kafka = query_brokers(options, timeout_s=timeout_s)
     database = query_database(options)

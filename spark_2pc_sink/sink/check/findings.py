@@ -19,18 +19,13 @@ EXECUTORS: Final = "executors"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        subject: what was checked, such as "topic orders".
-        level: consequence for the job.
-        text: what was found.
-        remedy: what to do; '' if no action is needed.
-    """
-
+    #: Such as "topic orders".
     subject: str
     level: Level
     text: str
+    #: What to do; '' if no action is needed.
     remedy: str = ""
 
 

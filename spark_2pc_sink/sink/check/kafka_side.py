@@ -1,7 +1,4 @@
-"""Kafka's side of a check: requests to the brokers, one empty transaction, and what the answers mean for the job.
-
-Running jobs are not disturbed.
-"""
+"""Kafka's side of a check: requests and an empty transaction that disturb no job, and what the answers mean."""
 
 from __future__ import annotations
 
@@ -73,62 +70,52 @@ class TopicRight(IntEnum):
 
 @dataclass(frozen=True)
 class CheckedTopic:
-    """One topic.
-
-    Attributes:
-        allowed: whether this client may describe it.
-        replicas: fewest replicas of any partition.
-        operations: codes of the operations allowed to this client.
-        configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES`, `CLEANUP` and `DISKLESS`; None if this client may not read
-            them.
-    """
+    """One topic."""
 
     name: str
     there: bool = True
+    #: This client may describe it.
     allowed: bool = True
     partitions: int = 0
     leaderless: int = 0
+    #: Fewest of any partition.
     replicas: int = 0
+    #: Codes of the operations allowed to this client.
     operations: frozenset[int] = frozenset()
+    #: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES`, `CLEANUP`, `DISKLESS`; None if this client may not read them.
     configs: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
 class Trial:
-    """An empty transaction, begun in each topic and aborted.
+    """An empty transaction, begun in each topic and aborted."""
 
-    Attributes:
-        allowed: whether this client may write its transactional id.
-        problem: why it could not be begun or ended; '' if it could.
-        refused: topics that reject transactions, with reasons.
-    """
-
+    #: This client may write its transactional id.
     allowed: bool = True
+    #: Why it could not be begun or ended.
     problem: str = ""
+    #: Reasons, by topic that rejects transactions.
     refused: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class KafkaFacts:
-    """The cluster as visible to this client.
+    """The cluster as visible to this client."""
 
-    Attributes:
-        problem: why it could not be queried, in which case all else is unknown; '' if it could.
-        offers_two_phase: whether the coordinator supports the request version with two-phase commit.
-        configs: a broker's `MAX_TIMEOUT` and `TWO_PHASE`; None if this client may not read them.
-        trial: an empty transaction; None if there was no topic for it.
-        log: `TRANSACTION_LOG`; None if this client may not describe it, or there has been no transaction yet.
-    """
-
+    #: Why it could not be queried, in which case all else is unknown.
     problem: str = ""
     cluster_id: str = ""
     brokers: int = 0
     transaction_version: int = 0
+    #: The coordinator supports the request version with two-phase commit.
     offers_two_phase: bool = False
+    #: A broker's `MAX_TIMEOUT` and `TWO_PHASE`; None if this client may not read them.
     configs: Mapping[str, str | None] | None = None
     id_allowed: bool = True
     topics: tuple[CheckedTopic, ...] = ()
+    #: None if there was no topic for it.
     trial: Trial | None = None
+    #: `TRANSACTION_LOG`; None if this client may not describe it, or there has been no transaction yet.
     log: CheckedTopic | None = None
 
 

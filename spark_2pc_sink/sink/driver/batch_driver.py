@@ -211,11 +211,9 @@ class BatchDriver:
     def _decide(self, produced: Produced) -> Decided:
         """Steps 4 and 5: remember the prepared transaction with the rest of the rows in the state row, and COMMIT.
 
-        Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can determine its outcome.
-            SupersededError: a newer driver has claimed; nothing was written.
-            BatchRetryError: not all rows arrived; nothing was written.
-            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
+        Only a new claim can determine the outcome after a CommitUnknownError. Nothing was written after a
+        SupersededError, or a BatchRetryError: not all rows arrived. A TransactionExpiredError if Kafka would abort the
+        transaction before it could be committed.
         """
         attempt, claim = produced.attempt, self._claimed
         if not produced.counts.record_count:
@@ -291,8 +289,7 @@ class BatchDriver:
     def _verify_present(self, written: WrittenRecords) -> None:
         """EndTxn does not check the log: a topic deleted or recreated meanwhile has lost the records.
 
-        Raises:
-            BatchRetryError: they are missing. Recovery checks again before it reports the loss: a broker may lag.
+        A BatchRetryError if so. Recovery checks again before it reports the loss: a broker may lag.
         """
         if not self._warned_of_ids and (without := missing_id_topics(written)):
             self._warned_of_ids = True
@@ -306,14 +303,9 @@ class BatchDriver:
         """Find the bad rows for which an attempt failed, in a database transaction that does not decide.
 
         It is begun like a deciding one, so that a newer claim ends it, and a superseded driver does not begin it.
-
-        Returns:
-            ``error`` if rows were found that the next attempt leaves out; or why the search was not possible.
-
-        Raises:
-            DataError: ``error``, if it cannot be fixed by leaving out single rows; or too many rows are bad.
-            ConfigurationError: the batch has different rows each time it is read.
-            SupersededError: a newer driver has taken over.
+        Returns ``error`` if rows were found that the next attempt leaves out; or why the search was not possible.
+        Raises ``error`` if it cannot be fixed by leaving out single rows, a DataError if too many rows are bad, and a
+        ConfigurationError if the batch has different rows each time it is read.
         """
         try:
             with self._new_attempt(work, self._claimed.initialized.producer, resend=False) as attempt:
@@ -347,9 +339,7 @@ class BatchDriver:
     def _restore(self, error: Exception, attempt: Attempt | None = None) -> None:
         """Recover after ``error``, waiting for a restarting database or broker.
 
-        Raises:
-            InDoubtError: ``attempt`` may be decided, and recovery did not succeed.
-            Exception: ``error`` itself, if the batch was not decided and recovery did not succeed.
+        If recovery does not succeed: an InDoubtError if ``attempt`` may be decided, else ``error`` itself.
         """
         deadline = Deadline(self._clock, self._rules.restore_deadline_ms)
         while True:

@@ -16,10 +16,7 @@ from spark_2pc_sink.sink.driver.batch_values import Replay, RunOfQuery
 
 
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
-    """A resend must be the batch that the database has.
-
-    Returns what was accepted because a person had named the batch; '' if it is the same batch.
-    """
+    """A resend must be the batch that the database has; returns what a person has accepted, '' if it is the same."""
     return _check(
         row,
         replay,
@@ -73,30 +70,22 @@ _LINES_MAX: Final = 2**31 - 1
 
 
 class BatchPlacement:
-    """Places the batches of one run of one query.
-
-    Attributes:
-        written: last batch that this run has written or skipped: all later ones belong to this run.
-    """
+    """Places the batches of one run of one query."""
 
     def __init__(self, store: StateStore, losses: LostCommits, run: RunOfQuery) -> None:
         self._store = store
         self._losses = losses
         self._run = run
+        #: Last batch that this run has written or skipped: all later ones belong to this run.
         self.written: int | None = None
         #: The history of batches by id; loaded at the first batch that the row has passed.
         self._lines: dict[int, StateRow] = {}
 
     def place(self, row: StateRow, batch_id: int) -> tuple[StateRow, Placement]:
-        """Decide how to process a batch.
+        """Decide how to process a batch; a HaltError if a person has to decide.
 
-        Returns:
-            The row, advanced past batches without rows, or batches that a person has named, if there are any in
-            between; and the placement relative to it.
-
-        Raises:
-            HaltError: a person has to decide.
-            ConfigurationError: the named losses are not the missing batches.
+        Returns the row, advanced past batches in between that have no rows or that a person has named, and the
+        placement relative to it. A ConfigurationError if the named losses are not the missing batches.
         """
         if self._run.explicit_batch_ids:
             return row, self._place_explicit_id(row, batch_id)

@@ -33,37 +33,30 @@ from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 @dataclass(frozen=True)
 class TransactionTicket(ProducedTransaction):
-    """The Kafka transaction of an attempt.
+    """The Kafka transaction of an attempt."""
 
-    Attributes:
-        kafka_only: True for a resend: the database already has the rows.
-    """
-
+    #: A resend: the database already has the rows.
     kafka_only: bool
 
 
 @dataclass(frozen=True)
 class ProducedBatch:
-    """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database.
-
-    Attributes:
-        digest: 32 hexadecimal digits over these records, and over rows that go to a table but to no topic; '' if there
-            are neither.
-        expected_records: records that the rows for all topics make, but for those left out, and the dead letters.
-        left_out: rows for which no record was sent, because others of their upsert key supersede them.
-        outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
-        bad_rows: rows that go only to the dead letters; not included in any row count.
-    """
+    """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database."""
 
     row_count: int
     record_count: int
+    #: 32 hexadecimal digits over these records, and rows that go to a table but to no topic; '' if there are neither.
     digest: str
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    #: Records that the rows for all topics make, but for those left out, and the dead letters.
     expected_records: int
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: Rows for which no record was sent, because others of their upsert key supersede them.
     left_out: int = 0
+    #: Rows or records of each output, keyed by its text, such as ``Rows('orders')``.
     outputs: Mapping[str, int] = field(default_factory=dict)
+    #: Rows that go only to the dead letters; not included in any row count.
     bad_rows: int = 0
 
 
@@ -101,23 +94,17 @@ class BatchWork(Protocol):
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> BatchResults:
         """Run the tasks: every record acknowledged and every row encoded, or raise and keep no state.
 
-        Args:
-            open_decision: opens the deciding database transaction on the first call, and returns its connection.
-                Another thread may call it and write rows there while tasks still run; the driver commits it later. No
-                thread uses the connection after this returns or raises.
+        ``open_decision`` opens the deciding database transaction on the first call, and returns its connection. Another
+        thread may call it and write rows there while tasks still run; the driver commits it later. No thread uses the
+        connection after this returns or raises.
         """
 
     def search(self, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
-        Args:
-            open_decision: opens a database transaction that is rolled back when this returns or raises.
-
-        Returns:
-            False if the batch has to fail with ``error``: no single row is bad, or bad rows are not to be left out.
-
-        Raises:
-            TooManyBadRowsError: more rows are bad than the user allows.
+        ``open_decision`` opens a database transaction that is rolled back at the end. False if the batch has to fail
+        with ``error``: no single row is bad, or bad rows are not to be left out. A TooManyBadRowsError if the user
+        allows fewer.
         """
 
     def recall(self) -> None:
@@ -144,12 +131,9 @@ class RunIds:
 
 
 class RunOfQuery:
-    """The run of a query whose batches a driver writes; by itself, what can be said about one that does not show more.
+    """The run of a query whose batches a driver writes; by itself, one about which no more is known than its ids."""
 
-    Attributes:
-        explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
-    """
-
+    #: True if a person assigns batch ids, which then only have to ascend.
     explicit_batch_ids: ClassVar[bool] = False
 
     def __init__(self, ids: RunIds) -> None:
@@ -167,34 +151,28 @@ class RunOfQuery:
 
 @dataclass(frozen=True)
 class BatchRules:
-    """The options of a sink that a driver follows.
-
-    Attributes:
-        decision_margin_ms: required remainder of Kafka's transaction timeout when the state row is written.
-        restore_deadline_ms: how long recovery after a failed attempt waits for a restarting database or broker.
-        accept_replay: batch whose replay may differ from what the database has: if owed, it is resent as it is now; if
-            both sides have it, it is skipped. None for no batch.
-    """
+    """The options of a sink that a driver follows."""
 
     transactional_id: str
     attempts_max: int
+    #: Required remainder of Kafka's transaction timeout when the state row is written.
     decision_margin_ms: int
+    #: How long recovery after a failed attempt waits for a restarting database or broker.
     restore_deadline_ms: int
+    #: Batch whose replay may differ from what the database has: if owed, it is resent as it is now; if both sides have
+    #: it, it is skipped.
     accept_replay: int | None = None
     on_decide: Callable[[Connection, DecidingBatch], None] | None = None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The state row under this driver's claim, and the producer of its next transaction.
-
-    Attributes:
-        initialized: the answer to the newest InitProducerId.
-        next_producer: begins the next transaction; None if an InitProducerId has to come first.
-    """
+    """The state row under this driver's claim, and the producer of its next transaction."""
 
     row: StateRow
+    #: The answer to the newest InitProducerId.
     initialized: InitializedProducer
+    #: None if an InitProducerId has to come first.
     next_producer: ProducerIdAndEpoch | None
 
     @property
@@ -206,12 +184,8 @@ class Attempt(ExitStack):
     """One Kafka transaction and one database transaction, with everything the work opens for them.
 
     Leaving the block is the only place that rolls back and cleans up. The database transaction begins when it is first
-    needed: usually by the copy thread, for the first rows that arrive while tasks still run. That thread has ended
-    when the driver's thread writes the state row.
-
-    Attributes:
-        outcome: what has been written so far, for the report and the history.
-        in_doubt: True from the moment that COMMIT may have decided a batch with records.
+    needed: usually by the copy thread, for the first rows that arrive while tasks still run. That thread has ended when
+    the driver's thread writes the state row.
     """
 
     def __init__(
@@ -223,7 +197,9 @@ class Attempt(ExitStack):
         super().__init__()
         self.work = work
         self.ticket = ticket
+        #: What has been written so far, for the report and the history.
         self.outcome: Outcome = Outcome()
+        #: True from the moment that COMMIT may have decided a batch with records.
         self.in_doubt: bool = False
         self._deciding = deciding
         self._transaction: DecidingTransaction | None = None
@@ -257,14 +233,11 @@ class Attempt(ExitStack):
 
 @dataclass(frozen=True)
 class Produced:
-    """A batch whose records are all acknowledged and not yet visible; it is not decided yet.
-
-    Attributes:
-        begun_s: when its Kafka transaction began.
-    """
+    """A batch whose records are all acknowledged and not yet visible; it is not decided yet."""
 
     attempt: Attempt
     batch_id: int
+    #: When its Kafka transaction began.
     begun_s: float
     results: BatchResults
 
@@ -322,27 +295,21 @@ class Produced:
 
 @dataclass(frozen=True)
 class Decided:
-    """A batch that the database has. It can only be completed; there is no operation that aborts one.
-
-    Attributes:
-        has_records: False for rows alone: Kafka has no record of the batch, so COMMIT has also completed it.
-    """
+    """A batch that the database has. It can only be completed; there is no operation that aborts one."""
 
     producer: ProducerIdAndEpoch
     written: WrittenRecords
     outcome: Outcome
+    #: False for rows alone: Kafka has no record of the batch, so COMMIT has also completed it.
     has_records: bool
 
 
 @dataclass(frozen=True)
 class Done:
-    """A batch that both sides have.
-
-    Attributes:
-        next_producer: begins the next transaction; None if an InitProducerId has to come first.
-    """
+    """A batch that both sides have."""
 
     row: StateRow
+    #: None if an InitProducerId has to come first.
     next_producer: ProducerIdAndEpoch | None
 
 

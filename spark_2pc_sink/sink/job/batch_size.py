@@ -41,15 +41,13 @@ class ArrowBatchSize:
     """Sets rows and bytes of Arrow batches before each batch, unless the user has set them. One object serves one run.
 
     The stream has its own session, so other queries' workers are not affected.
-
-    Attributes:
-        rows: maximum rows; 0 or less for no limit.
-        rows_given: the user has set the row limit; it is kept.
-        unbounded: no bound of bytes is needed.
     """
 
+    #: 0 or less for no limit.
     rows: int = _ROWS_DEFAULT
+    #: The user has set the row limit; it is kept.
     rows_given: bool = False
+    #: No bound of bytes is needed.
     unbounded: bool = False
     #: Settings that the user has not set, with their current values; None before the first batch.
     _ours: dict[str, str] | None = field(default=None, compare=False)

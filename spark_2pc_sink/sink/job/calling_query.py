@@ -149,10 +149,7 @@ class ConnectQuery(CallingQuery):
 
     @classmethod
     def of(cls, spark: SparkSession, query_name: str | None, started_in: str | None) -> ConnectQuery:
-        """The query for which this process was made.
-
-        ``started_in`` is the session in which the stream was started; None if unknown.
-        """
+        """The query for which this process was made; ``started_in``: the session that started the stream, if known."""
         if not beside_server():
             raise _outside_query()
         if query_name is not None:
@@ -193,10 +190,7 @@ class ConnectQuery(CallingQuery):
 
 
 def session_by_id(session_id: str) -> SparkSession:
-    """Another session of the server next to which this process runs.
-
-    It is never stopped: that would end the session on the server, with all its queries.
-    """
+    """Another session of the server. It is never stopped: that would end all its queries on the server."""
     sessions: Any = _connect_sessions()
     found: SparkSession = sessions.builder.remote(f"{os.environ[WORKER_URL]};session_id={session_id}").create()
     return found

@@ -127,15 +127,12 @@ _NUMBER: Final = re.compile(r" \(\d+\)$")
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of an executed plan.
-
-    Attributes:
-        metrics: ids of its metrics, unique to the operator.
-        rows: its metric of output rows, as Spark formats it; None without one, or if no task has run.
-    """
+    """An operator of an executed plan."""
 
     name: str
+    #: Ids, unique to the operator.
     metrics: frozenset[int]
+    #: Its metric of output rows, as Spark formats it; None without one, or if no task has run.
     rows: str | None
 
 

@@ -47,10 +47,7 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     """The function that a task calls; it returns JSON: can this Python run the sink's tasks, and reach the driver?
 
     Spark pickles a nested function with everything that it contains. So it also runs if the package is missing there,
-    as long as it imports nothing from it before the call.
-
-    Args:
-        address: `StreamAddress`, pickled separately: an executor without the package could not read it.
+    as long as it imports nothing from it before the call; hence ``address`` is a `StreamAddress` pickled separately.
     """
 
     def run(_: int) -> str:
@@ -102,18 +99,15 @@ _LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
 
 @dataclass(frozen=True)
 class ExecutorAnswer:
-    """A task's findings in its executor.
-
-    Attributes:
-        version: version of the package; '' if it is missing.
-        missing: why the package cannot be imported there; '' if it can.
-        unreached: why it cannot reach the driver's port; '' if it can.
-    """
+    """A task's findings in its executor."""
 
     host: str
     python: str
+    #: '' if the package is missing.
     version: str
+    #: Why the package cannot be imported there; '' if it can.
     missing: str
+    #: Why it cannot reach the driver's port; '' if it can.
     unreached: str
     versions: Mapping[str, str] = field(hash=False)
 
@@ -165,8 +159,7 @@ def _refusal(spark: SparkSession, hosts: str, said: str) -> ConfigurationError:
 def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Name the host if a job has failed because of its Python.
 
-    Args:
-        try_all: called first: it may raise the same finding for every host. The job's executor may be gone by then.
+    ``try_all`` is called first: it may raise the same finding for every host. The job's executor may be gone by then.
     """
     try:
         yield
@@ -196,10 +189,7 @@ def _fault(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
 
 
 def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
-    """The encoding libraries of another major release, in one sentence; '' if there are none.
-
-    A batch may still be written: no library rules that out.
-    """
+    """The encoding libraries of another major release, in one sentence, or ''. They do not rule out a write."""
     others = []
     for name in ENCODERS:
         here, there = ours.get(name, ""), answer.versions.get(name, "")

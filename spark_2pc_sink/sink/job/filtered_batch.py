@@ -53,11 +53,7 @@ _OCCURRENCES: Final = "_2pc_occurrences"
 
 
 class FilteredBatch:
-    """One batch, and the rows that are left out of it.
-
-    Attributes:
-        exact: a search identifies rows by identity, not by a fingerprint that others may share.
-    """
+    """One batch, and the rows that are left out of it."""
 
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
         self._batch = batch
@@ -67,6 +63,7 @@ class FilteredBatch:
         self._dead_letters = dead_letters
         self._log = sink_log(__name__, options.transactional_id)
         self.bad_rows: BadRows = BadRows()
+        #: A search identifies rows by identity, not by a fingerprint that others may share.
         self.exact: bool = False
 
     def recall(self) -> None:
@@ -170,10 +167,7 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
 
 
 def _is_among(names: Iterable[str], sql: str) -> str:
-    """SQL that is true for a row with one of some names.
-
-    These are texts: Spark embeds a number in the code that it compiles, and would recompile it for each batch.
-    """
+    """SQL that is true for a row with one of some names. These are texts: numbers would make Spark recompile it."""
     return f"{sql} IN ({', '.join(map(literal, names))})"
 
 
@@ -195,17 +189,14 @@ ABOUT_ROWS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueErr
 
 @dataclass(frozen=True)
 class BadRowSearch:
-    """Looks for bad rows in one batch.
-
-    Attributes:
-        lanes: the sink's lanes, each with its tasks' work as if it were the only one.
-        most: stop once more rows than this are refused.
-    """
+    """Looks for bad rows in one batch."""
 
     batch: FilteredBatch
+    #: The sink's lanes, each with its tasks' work as if it were the only one.
     lanes: Sequence[tuple[LaneWork, TaskPlan]]
     jobs: TaskJobs
     forwarder: Callable[[AttemptInput], RecordForwarder]
+    #: Stop once more rows than this are refused.
     most: int
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:

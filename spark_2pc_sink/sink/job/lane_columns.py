@@ -123,15 +123,12 @@ _NOT_HASHED: Final = ("map<", "variant")
 
 @dataclass(frozen=True)
 class LaneWork:
-    """A lane over the rows of a batch.
-
-    Attributes:
-        packed_with_others: its rows are in one column of the tasks' input, next to those of other lanes.
-    """
+    """A lane over the rows of a batch."""
 
     lane: Lane
     expressions: RecordExpressions
     loader: TableLoader | None
+    #: Its rows are in one column of the tasks' input, next to those of other lanes.
     packed_with_others: bool
 
     @property

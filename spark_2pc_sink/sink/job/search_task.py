@@ -25,19 +25,16 @@ from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a task searches for. Can be pickled.
-
-    Attributes:
-        staged: send rows that can be encoded to the driver, for the database to try. It has refused some of them, so
-            all are known to become records.
-        table: '' for a lane without one.
-        refusal: a broker's refusal of named records: rows that become these records are refused for its reason.
-    """
+    """What a task searches for. Can be pickled."""
 
     tasks: TaskPlan
+    #: Send rows that can be encoded to the driver, for the database to try. It has refused some of them, so all are
+    #: known to become records.
     staged: bool
+    #: '' for a lane without one.
     table: str
     most: int
+    #: A broker's refusal of named records: rows that become these records are refused for its reason.
     refusal: RecordRefusedError | None = None
 
 

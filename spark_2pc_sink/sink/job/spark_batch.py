@@ -92,13 +92,10 @@ class RunSides:
 
 @dataclass
 class SparkResults:
-    """Output of one attempt's tasks; see `BatchResults`.
-
-    Attributes:
-        copy: has already copied rows, and holds those that wait for another table in files of the driver.
-    """
+    """Output of one attempt's tasks; see `BatchResults`."""
 
     counts: ProducedBatch
+    #: Has already copied rows, and holds those that wait for another table in files of the driver.
     copy: TableCopy
     encoded: Counter[int]
     batch: FilteredBatch
@@ -124,10 +121,7 @@ class SparkBatch:
         self._jobs, self._records, self._tables = run.jobs, run.records, run.tables
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of every topic of the batch, and those of its dead letters.
-
-        With a topic column this evaluates the batch once more.
-        """
+        """Every partition of the batch's topics and dead letters. A topic column evaluates the batch once more."""
         counts: dict[str, int] = {}
         topics = self._records.topics
         for lane in self._lanes:

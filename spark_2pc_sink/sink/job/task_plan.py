@@ -1,7 +1,4 @@
-"""What a batch's tasks get from the driver, their plan; and what they return to it through Spark, their receipts.
-
-The driver compares the receipts with the data that it has received.
-"""
+"""What a batch's tasks get from the driver, their plan; and what they return to it through Spark, their receipts."""
 
 from __future__ import annotations
 
@@ -33,46 +30,39 @@ class TaskIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class LanePlan:
-    """How tasks treat the rows of one lane. Can be pickled.
-
-    Attributes:
-        packed: column that contains the rows, as a struct or as an array of structs; None if they are the rows passed
-            by Spark.
-        digest_label: table of rows without records, which have a digest of their own; None if records identify them.
-        topic: topic of the records; None if every row names its own.
-        row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
-        json: columns whose JSON is the value; None if the value is a column.
-        key_column: column that is the key, or whose text is; None if the key has its own column.
-        leaves_out: column `record_columns.SUPERSEDED` marks rows without a record.
-        guarded: columns refused if they are not valid text.
-    """
+    """How tasks treat the rows of one lane. Can be pickled."""
 
     index: int = 0
+    #: Column with the rows, as a struct or an array of structs; None if they are the rows passed by Spark.
     packed: str | None = None
     sends: bool = True
+    #: Table of rows without records, which have a digest of their own; None if records identify them.
     digest_label: str | None = None
+    #: Topic of the records; None if every row names its own.
     topic: str | None = None
+    #: How rows become COPY bytes; None without a table, and for a resend, when the database has them.
     row_encoder: CopyPlan | None = None
+    #: Columns whose JSON is the value; None if the value is a column.
     json: tuple[JsonField, ...] | None = None
+    #: Column that is the key, or whose text is; None if the key has its own column.
     key_column: str | None = None
+    #: Column `record_columns.SUPERSEDED` marks rows without a record.
     leaves_out: bool = False
+    #: Columns refused if they are not valid text.
     guarded: tuple[str, ...] = ()
     serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """Everything that a task needs to know. Can be pickled; contains no credentials and only the driver's address.
-
-    Attributes:
-        timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
-        stream: where the task sends its output; None for the driver, and if only a digest is requested.
-    """
+    """Everything that a task needs to know. Can be pickled; contains no credentials and only the driver's address."""
 
     encoding: EncodingOptions
     lanes: tuple[LanePlan, ...]
     topics: Topics
+    #: CreateTime of every record of the batch, milliseconds since 1970.
     timestamp_ms: int
+    #: Where the task sends its output; None for the driver, and if only a digest is requested.
     stream: StreamAddress | None = None
 
     def open_stream(self, identity: TaskIdentity) -> TaskStream:
@@ -87,26 +77,23 @@ RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
 
 @dataclass(frozen=True)
 class TaskReceipt:
-    """The receipt of one task attempt, including one without rows.
-
-    Attributes:
-        rows: rows read from Spark.
-        left_out: rows of each lane without a record, because others of their upsert key supersede them.
-        sent: what was encoded for each lane, and sent to the driver unless only a digest was requested.
-        row_digest: 128-bit digest over the rows of lanes without records.
-        refused: bad rows found by a search for them.
-        error: why the task gave up; its output must not be used then.
-    """
+    """The receipt of one task attempt, including one without rows."""
 
     task: int
     task_attempt: int = 0
+    #: Read from Spark.
     rows: int = 0
     lane_rows: Mapping[int, int] = field(default_factory=dict)
+    #: Rows of each lane without a record, because others of their upsert key supersede them.
     left_out: Mapping[int, int] = field(default_factory=dict)
+    #: What was encoded for each lane, and sent to the driver unless only a digest was requested.
     sent: Mapping[int, LaneTotals] = field(default_factory=dict)
+    #: 128-bit digest over the rows of lanes without records.
     row_digest: int = EMPTY_DIGEST
     arrow_bytes: int = 0
+    #: Bad rows found by a search for them.
     refused: tuple[RefusedRow, ...] = ()
+    #: Why the task gave up; its output must not be used then.
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:

@@ -1,7 +1,4 @@
-"""What driver and tasks share about records: the columns from which they are built, keys, and the topics of an attempt.
-
-A task asks the driver about a topic that a row names.
-"""
+"""What driver and tasks share about records: columns from which they are built, keys, and an attempt's topics."""
 
 from __future__ import annotations
 
@@ -68,12 +65,10 @@ class TopicRefusedError(Exception):
 
 @dataclass
 class Topics:
-    """The topics of an attempt, for tasks. Can be pickled.
-
-    ``ask`` sends a question to the driver and returns the answer, which is added to ``known``; None if all are known.
-    """
+    """The topics of an attempt, for tasks. Can be pickled."""
 
     known: dict[str, TopicFacts] = field(default_factory=dict)
+    #: Sends a question to the driver and returns the answer, which is added to ``known``; None if all are known.
     ask: Callable[[bytes], bytes] | None = None
 
     def partition_count(self, topic: str) -> int:

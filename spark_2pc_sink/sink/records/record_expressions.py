@@ -1,7 +1,4 @@
-"""The expressions of a record: Spark SQL over the batch, with one column for each value that a task needs.
-
-Everything here is lazy: plans are built, never run.
-"""
+"""The expressions of a record: Spark SQL over the batch, a column per value that a task needs. Runs no plan."""
 
 from __future__ import annotations
 
@@ -36,18 +33,15 @@ _SAME_IN_TABLES: Final = frozenset(
 
 @dataclass(frozen=True)
 class MadeColumn:
-    """One column computed by Spark.
-
-    Attributes:
-        source: the table column from which it is computed.
-        sql_beside_json: the same if tasks also receive the JSON of ``source``; None if that suffices.
-        guarded: tasks refuse values that are not valid text.
-    """
+    """One column computed by Spark."""
 
     name: str
+    #: The table column from which it is computed.
     source: str
     sql: str
+    #: The same if tasks also receive the JSON of ``source``; None if that suffices.
     sql_beside_json: str | None
+    #: Tasks refuse values that are not valid text.
     guarded: bool = False
 
     def select(self, json_columns: Collection[str]) -> str | None:
@@ -97,41 +91,36 @@ _NOT_TAKEN = {
 
 @dataclass(frozen=True)
 class RecordExpressions:
-    """SQL over a lane's rows for each part of a record (None if absent), and for the table's columns.
-
-    Attributes:
-        columns: by table column; empty without a table.
-        topic: a column of the rows; None if all go to the lane's topic.
-        value: string or binary, or a struct that has a format; None if no records are made.
-        partition: overrides the partitioner where it is not null.
-        taken: batch columns that are parts of the record because of their names and, as the user did not choose the
-            table's columns, are not written elsewhere.
-        json: columns from which tasks build the value themselves; None if Spark builds it.
-        json_made: columns that Spark computes for `json`.
-        key_column: the table column that is the key, or whose text is, if tasks take it from there.
-        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`row_sql`).
-        tombstone: True if the record has no value; None if all have one.
-        delete: True if the row deletes the table row with its key; None if no row deletes.
-        unchanged: condition by table column, true if the row carries no value for it.
-        formats: format of the key and value that are encoded with a schema.
-        serialisers: of `KEY` and `VALUE` in that case.
-    """
+    """SQL over a lane's rows for each part of a record (None if absent), and for the table's columns."""
 
     columns: Mapping[str, str]
+    #: None if all rows go to the lane's topic.
     topic: str | None = None
     key: str | None = None
+    #: String or binary, or a struct that has a format; None if no records are made.
     value: str | None = None
     headers: str | None = None
+    #: Overrides the partitioner where it is not null.
     partition: str | None = None
+    #: Batch columns that are parts of the record because of their names and, as the user did not choose the table's
+    #: columns, are not written elsewhere.
     taken: tuple[str, ...] = ()
+    #: Columns from which tasks build the value themselves; None if Spark builds it.
     json: tuple[JsonField, ...] | None = None
     json_made: tuple[MadeColumn, ...] = ()
+    #: The table column that is the key, or whose text is, if tasks take it from there.
     key_column: str | None = None
+    #: Which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`row_sql`).
     guarded: tuple[str, ...] = ()
+    #: True if the record has no value; None if all have one.
     tombstone: str | None = None
+    #: True if the row deletes the table row with its key; None if no row deletes.
     delete: str | None = None
+    #: Condition by table column, true if the row carries no value for it.
     unchanged: Mapping[str, str] = field(default_factory=dict)
+    #: For key and value, if encoded with a schema.
     formats: Mapping[Part, Format] = field(default_factory=dict)
+    #: For `KEY` and `VALUE`, if encoded with a schema.
     serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
 
@@ -233,10 +222,7 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
 
 
 def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
-    """Let tasks build the value if it is the JSON of columns that they receive for the table anyway.
-
-    ``settings`` are the session's values of `record_json.SETTINGS`.
-    """
+    """Let tasks build the value if it is the JSON of table columns; ``settings``: values of `record_json.SETTINGS`."""
     # Only when quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
     if expressions.value != WHOLE_ROW or not unchanged:

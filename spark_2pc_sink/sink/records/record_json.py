@@ -200,18 +200,15 @@ _BARE: Final = _NUMBERS | _FLOATS | _MADE_BY_SPARK
 
 @dataclass(frozen=True)
 class JsonField:
-    """One field of the JSON object. Can be pickled.
+    """One field of the JSON object. Can be pickled."""
 
-    Attributes:
-        column: name in the Arrow batch and in JSON.
-        kind: class name of the Spark type, or `ZONED`, `NESTED` or `WRAPPED`.
-        made: Arrow column that Spark computes for the text; None if there is none.
-        keeps_null: nulls are written, not omitted.
-    """
-
+    #: Name in the Arrow batch and in JSON.
     column: str
+    #: Class name of the Spark type, or `ZONED`, `NESTED` or `WRAPPED`.
     kind: str
+    #: Arrow column that Spark computes for the text; None if there is none.
     made: str | None = None
+    #: Nulls are written, not omitted.
     keeps_null: bool = False
 
     @property

@@ -91,32 +91,26 @@ class ForwarderConnections:
 
 @dataclass(frozen=True)
 class KnownTopics:
-    """Topic facts known before the first record.
+    """Topic facts known before the first record."""
 
-    Attributes:
-        facts: by topic name; topics that tasks ask for are added.
-        ends: end offsets before any record of the batch was sent, as far as known.
-        dead_letters: the sink's dead-letter topic, which no row may name; None without one.
-    """
-
+    #: By topic name; topics that tasks ask for are added.
     facts: dict[str, TopicFacts]
+    #: End offsets before any record of the batch was sent, as far as known.
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: The sink's dead-letter topic, which no row may name; None without one.
     dead_letters: str | None = None
 
 
 @dataclass(frozen=True)
 class Forwarded:
-    """The records acknowledged by the brokers.
-
-    Attributes:
-        written: by partition; those without records are absent.
-        record_bytes: compressed bytes of the record batches.
-        topic_ids: ids of the topics that have records, as far as the brokers have ids (KIP-516).
-    """
+    """The records acknowledged by the brokers."""
 
     digest: int = EMPTY_DIGEST
+    #: By partition; those without records are absent.
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
+    #: Compressed bytes of the record batches.
     record_bytes: int = 0
+    #: Ids of the topics that have records, as far as the brokers have ids (KIP-516).
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

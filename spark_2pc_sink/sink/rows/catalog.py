@@ -88,28 +88,23 @@ _TABLE_KINDS = ("r", "p")
 
 @dataclass(frozen=True)
 class TableTree:
-    """The table and its partitions at one point in time.
+    """The table and its partitions at one point in time."""
 
-    Attributes:
-        partitioned: rows go to partitions; more may be attached while rows are written.
-        unfit: rule and remedy for the first of the table and its partitions that is not a table, or not a crash-safe
-            one.
-        rule: first rule for INSERT or UPDATE; '' without one. COPY bypasses rules.
-        delete_rule: first rule for DELETE; '' without one.
-        triggers: True if any trigger is enabled.
-        skipping_triggers: True if one of them could leave a row out: FOR EACH ROW and BEFORE.
-        deleted: rows that this transaction has deleted here, possibly including earlier ones of the session: only
-            differences are meaningful.
-        counted: False if the server does not count them (track_counts).
-    """
-
+    #: Rows go to partitions; more may be attached while rows are written.
     partitioned: bool = False
+    #: Rule and remedy for the first of the table and its partitions that is not a table, or not a crash-safe one.
     unfit: tuple[str, str] | None = None
+    #: First rule for INSERT or UPDATE. COPY bypasses rules.
     rule: str = ""
+    #: First rule for DELETE.
     delete_rule: str = ""
+    #: Any trigger is enabled.
     triggers: bool = False
+    #: One of them could leave a row out: FOR EACH ROW and BEFORE.
     skipping_triggers: bool = False
+    #: Rows that this transaction has deleted here, perhaps with earlier ones of the session: only differences count.
     deleted: int = 0
+    #: False if the server does not count them (track_counts).
     counted: bool = True
 
     def may_have_lost(self, before: TableTree, deleted: int = 0) -> bool:
@@ -118,10 +113,7 @@ class TableTree:
 
 
 def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
-    """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message.
-
-    So the table cannot be altered between the check and the rows.
-    """
+    """Read the catalog; with ``lock``, after locking as INSERT does, in one message: the table then stays unaltered."""
     # ONLY, since the partitions' own definitions follow the parent's.
     locking = f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE; ".replace("%", "%%") if lock else ""
     named = {"table": str(table)}
@@ -302,39 +294,35 @@ ORDER BY i.indisprimary DESC, c.relname
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """One column of the target table.
-
-    Attributes:
-        type_name: result of ``format_type``, such as 'numeric(10,2)' or 'text[]'.
-        base_type: ``pg_type.typname`` of the stored type, of the element for an array, with domains resolved; '' for a
-            type that is not built in.
-        type_modifier: length or precision in the catalog's encoding; -1 for none.
-        element_oid: for an array, the type that its binary form must name; else 0.
-        nullable: False if column or domain is NOT NULL.
-        has_default: True if a row may omit the column.
-        unwritable: why rows must not provide a value, such as 'a generated column'; '' if they may.
-        always_identity: GENERATED ALWAYS AS IDENTITY: COPY writes it, as does an INSERT that overrides the system's
-            value. PostgreSQL does not update it.
-        stored_type: the stored type in SQL, for a domain its base type: with its schema, and without length and
-            precision.
-        ordered: an index can order its values.
-        reads_text: a value's binary form is its text, as for an enum; for an array, an element's.
-        retype_blocker: why PostgreSQL would not change its type, such as 'it is an identity column'; '' if it would.
-    """
+    """One column of the target table."""
 
     name: str
+    #: Result of ``format_type``, such as 'numeric(10,2)' or 'text[]'.
     type_name: str
+    #: ``pg_type.typname`` of the stored type, of the element for an array, with domains resolved; '' for a type that is
+    #: not built in.
     base_type: str
     is_array: bool = False
+    #: Length or precision in the catalog's encoding; -1 for none.
     type_modifier: int = -1
+    #: For an array, the type that its binary form must name; else 0.
     element_oid: int = 0
+    #: False if column or domain is NOT NULL.
     nullable: bool = True
+    #: A row may omit the column.
     has_default: bool = False
+    #: Why rows must not provide a value, such as 'a generated column'.
     unwritable: str = ""
+    #: GENERATED ALWAYS AS IDENTITY: COPY writes it, as does an INSERT that overrides the system's value. PostgreSQL
+    #: does not update it.
     always_identity: bool = False
+    #: The stored type in SQL, for a domain its base type: with its schema, without length and precision.
     stored_type: str = ""
+    #: An index can order its values.
     ordered: bool = True
+    #: A value's binary form is its text, as for an enum; for an array, an element's.
     reads_text: bool = False
+    #: Why PostgreSQL would not change its type, such as 'it is an identity column'.
     retype_blocker: str = ""
 
     @property
@@ -359,18 +347,15 @@ class TargetColumn:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The target table. Can be pickled.
-
-    Attributes:
-        unique_keys: the columns of each key that ``ON CONFLICT`` can use, those of the primary key first.
-        root: for a partition, the root table; None if it is not a partition.
-        partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
-    """
+    """The target table. Can be pickled."""
 
     table: TableName
     columns: tuple[TargetColumn, ...]
+    #: The columns of each key that ``ON CONFLICT`` can use, those of the primary key first.
     unique_keys: tuple[tuple[str, ...], ...] = ()
+    #: For a partition, the root table; None if it is not a partition.
     root: TableName | None = None
+    #: Columns that determine a row's partition, '' for an expression; () if there are none.
     partition_key: tuple[str, ...] = ()
 
     @property

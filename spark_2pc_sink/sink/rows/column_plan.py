@@ -63,12 +63,10 @@ _ORDERED: Final = frozenset(
 
 @dataclass(frozen=True)
 class PlannedColumn:
-    """How one column of the batch is stored in one column of the table; see `CopyColumn`.
-
-    ``expression`` is Spark SQL, over a column of this name, for what tasks encode: the column itself, or its JSON.
-    """
+    """How one column of the batch is stored in one column of the table; see `CopyColumn`."""
 
     name: str
+    #: Spark SQL, over a column of this name, for what tasks encode: the column itself, or its JSON.
     expression: str
     arrow_type: Any
     nullable: bool
@@ -91,23 +89,19 @@ class PlannedColumn:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The columns that a batch writes. Holds no connection and can be pickled.
-
-    Attributes:
-        upsert_keys: in the order of the unique index; empty for append.
-        order: with upsert_order_by, the column that carries it; it is copied last and never stored.
-        late_by: the table's column by which rows older than the existing one are detected and skipped; None if they
-            replace it.
-        rows: the user's options, by which rows whose key is in the table are treated.
-        lane: lane of the rows, if several go into one transaction.
-    """
+    """The columns that a batch writes. Holds no connection and can be pickled."""
 
     table: TableName
     columns: tuple[PlannedColumn, ...]
+    #: The user's options for rows whose key is in the table.
     rows: Rows
+    #: In the order of the unique index; empty for append.
     upsert_keys: tuple[str, ...] = ()
+    #: With upsert_order_by, the column that carries it; it is copied last and never stored.
     order: PlannedColumn | None = None
+    #: The table's column by which rows older than the existing one are skipped; None if they replace it.
     late_by: TargetColumn | None = None
+    #: Set if several go into one transaction.
     lane: int = 0
 
     @property
@@ -170,10 +164,8 @@ def plan_columns(
 ) -> ColumnPlan:
     """Match the columns of a batch with those of the table; the first column, or key, that does not match is refused.
 
-    Args:
-        fields: name and Spark type of each column to write. Names are compared exactly.
-        order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
-        expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
+    ``fields`` are names, compared exactly, and Spark types; ``order`` is the type of `ORDER_COLUMN`, if the batch has
+    one. ``expressions`` are Spark SQL by field, for remedies; a field without one is a column of the batch.
     """
     types = dict(fields)
     names = list(types)

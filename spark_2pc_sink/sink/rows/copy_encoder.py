@@ -85,10 +85,7 @@ def timestamp_payload(timestamps: Any) -> Any:
 
 
 def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
-    """The binary form of one-dimensional arrays, as a large_binary array.
-
-    ``elements`` are the payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
-    """
+    """One-dimensional arrays in binary form, as large_binary; ``elements`` are the payloads of ``lists.flatten()``."""
     payloads = elements.cast(pa.large_binary())
     # An element follows its length; only -1 stands for null.
     lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
@@ -124,55 +121,45 @@ class Encoding(Enum):
 
 @dataclass(frozen=True)
 class Storage:
-    """How the values of a scalar type are stored.
+    """How the values of a scalar type are stored."""
 
-    Arrow casts them to ``wire``, if it is given, before they are encoded; with ``cast`` the database converts text to
-    the value, see `spark_2pc_sink.sink.rows.table_copy`.
-    """
-
+    #: Arrow type to which values are cast before they are encoded.
     wire: Any | None = None
     checks: tuple[Check, ...] = ()
     encoding: Encoding = Encoding.PLAIN
+    #: The database converts text to the value, see `spark_2pc_sink.sink.rows.table_copy`.
     cast: bool = False
 
 
 @dataclass(frozen=True)
 class CopyColumn:
-    """How one column of the batch is checked and encoded.
-
-    Attributes:
-        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
-        nullable: False if a null is refused.
-        storage: storage of the value, or of each element of an array.
-        element_oid: for an array, the type that its elements must name; 0 for a scalar.
-        type_name: type of the table's column, for errors.
-    """
+    """How one column of the batch is checked and encoded."""
 
     name: str
+    #: Type received by the task; its large_ variants and other time zones are accepted.
     arrow_type: Any
+    #: False if a null is refused.
     nullable: bool
+    #: For the value, or for each element of an array.
     storage: Storage
+    #: For an array, the type that its elements must name; 0 for a scalar.
     element_oid: int
+    #: Type of the table's column, for errors.
     type_name: str
 
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
-
-    ``row_keys`` are Arrow columns that identify a row in messages, and all that is read of a row that deletes; without
-    any, a row is identified by its number in its task.
-    """
+    """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled."""
 
     columns: tuple[CopyColumn, ...]
+    #: Arrow columns that identify a row in messages (without any: its number in its task), and all that is read of a
+    #: row that deletes.
     row_keys: tuple[str, ...] = ()
 
 
 class CopyEncoder:
-    """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
-
-    Call `encode` for each batch and then `finish` once: rows are held back until then.
-    """
+    """Encodes one task's batches, without header and trailer. `encode` holds rows back, so call `finish` at the end."""
 
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan

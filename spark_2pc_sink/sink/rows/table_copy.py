@@ -55,13 +55,11 @@ CopyBytes = Any
 
 
 class CopyReader:
-    """The file read by ``copy_expert``: all rows after one header, and then the trailer.
-
-    ``failure`` is the exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query.
-    """
+    """The file read by ``copy_expert``: all rows after one header, and then the trailer."""
 
     def __init__(self, pieces: Iterable[CopyBytes]) -> None:
         self._slices = _slices(pieces)
+        #: Raised by `read`: psycopg2 passes on only its text, as a canceled query.
         self.failure: Exception | None = None
 
     def read(self, size: int = READ_BYTES) -> bytes:
@@ -134,15 +132,11 @@ _NO_VALUE: Final = re.compile("42...|3F000|XX000", re.ASCII)
 
 @contextmanager
 def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
-    """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Other errors are propagated unchanged.
+    """Turn PostgreSQL's refusal of a row, or of the role, into a ConstraintError or ConfigurationError with a sentence.
 
-    Deadlocks, serialization failures, timeouts and lost connections are not about the rows: the owner of the
-    transaction decides how to proceed. A trigger that raises one of their codes requests the same. ``casts``: the
-    statement converts texts to values.
-
-    Raises:
-        ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
-        ConfigurationError: the table accepts no rows of this role, or a function of its triggers cannot run.
+    Deadlocks, serialization failures, timeouts and lost connections are not about the rows: they are propagated
+    unchanged, and the owner of the transaction decides how to proceed. A trigger that raises one of their codes
+    requests the same. ``casts``: the statement converts texts to values.
     """
     try:
         yield
@@ -334,14 +328,10 @@ class TableCopy:
     """Copies the rows of one attempt in a thread, its `task`.
 
     The thread opens the deciding transaction for the first rows, and leaves it open: the driver's thread writes the
-    rest there (`finish`) and commits, after this thread has ended. While no rows arrive, queries keep it from exceeding
-    the server's idle timeout.
-
-    Args:
-        open_decision: opens the deciding transaction on the first call, and returns its connection.
-        targets: in the order in which they are written; none if the sink has no table.
-        idle_s: seconds without rows after which the server is sent an empty query.
-        early: open the transaction before the first row: in a small batch all rows come at once, and would wait.
+    rest there (`finish`) and commits, after this thread has ended. After ``idle_s`` seconds without rows, an empty
+    query keeps it from exceeding the server's idle timeout. ``targets`` are in the order in which they are written.
+    With ``early`` the transaction is opened before the first row: in a small batch all rows come at once, and would
+    wait.
     """
 
     def __init__(

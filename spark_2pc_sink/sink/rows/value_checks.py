@@ -25,13 +25,12 @@ _ESCAPED_NUL = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 
 
 class Check(Protocol):
-    """A rule for values, and those that violate it.
-
-    The rule is the end of a sentence that begins 'x cannot be stored: ', with {} for the type of the table's column.
-    """
+    """A rule for values, and those that violate it."""
 
     @property
-    def rule(self) -> str: ...
+    def rule(self) -> str:
+        """The end of a sentence that begins 'x cannot be stored: ', with {} for the type of the table's column."""
+        ...
 
     def offenders(self, values: Any) -> Any | None:
         """None if all of ``values`` (a pyarrow.Array) pass; else a boolean array, true for each that does not."""

@@ -153,25 +153,21 @@ class StaleTaskError(BatchRetryError):
 
 @dataclass(eq=False)
 class Sender:
-    """One task attempt as the driver sees it.
-
-    Attributes:
-        committed: its frames are released as they arrive.
-        replaced: it was dropped.
-        reserved: bytes of the frame that it is sending.
-        held: frames that wait for its end, ``held_bytes`` in total.
-        answer: the reply to its question that it has not got yet.
-    """
+    """One task attempt as the driver sees it."""
 
     task: int
     task_attempt: int
+    #: Its frames are released as they arrive.
     committed: bool = False
     ended: bool = False
     replaced: bool = False
+    #: Bytes of the frame that it is sending.
     reserved: int = 0
+    #: Frames that wait for its end, ``held_bytes`` in total.
     held: list[Released] = field(default_factory=list)
     held_bytes: int = 0
     totals: dict[int, LaneTotals] = field(default_factory=dict)
+    #: The reply to its question that it has not got yet.
     answer: bytes | None = None
 
 

@@ -50,18 +50,15 @@ _Steps: TypeAlias = "Generator[_Wait, None, _T]"
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """Bounds in bytes, tasks and seconds.
-
-    Attributes:
-        io_deadline_s: time for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
-        hello_s: time for TLS, token and the first frame of a connection.
-        alive_s: interval between two keep-alive frames to each task; much less than the deadline.
-    """
+    """Bounds in bytes, tasks and seconds."""
 
     bytes_max: int = BYTES_MAX
     tasks_at_once: int = 1
+    #: For the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
     io_deadline_s: float = 60.0
+    #: For TLS, token and the first frame of a connection.
     hello_s: float = 10.0
+    #: Between two keep-alive frames to each task; much less than the deadline.
     alive_s: float = 3.0
 
 
@@ -327,16 +324,13 @@ _BACKLOG: Final = 512
 
 @dataclass(frozen=True)
 class StreamEndpoint:
-    """The driver's listening endpoint.
+    """The driver's listening endpoint."""
 
-    Attributes:
-        bind_host: spark.driver.bindAddress.
-        host: spark.driver.host, by which executors reach the driver.
-        ports: tried in order; 0 is a free port chosen by the system.
-    """
-
+    #: spark.driver.bindAddress.
     bind_host: str
+    #: spark.driver.host, by which executors reach the driver.
     host: str
+    #: Tried in order; 0 is a free port chosen by the system.
     ports: tuple[int, ...] = (0,)
     encrypted: bool = False
 
@@ -380,10 +374,7 @@ class StreamListener:
         self.close()
 
     def close(self) -> None:
-        """Close the port and all connections, whose attempts fail.
-
-        The next attempt whose address is requested opens them again.
-        """
+        """Close the port and all connections, whose attempts fail; the next request for an address opens them again."""
         for attempt in self._attempts:
             attempt.fail(BatchRetryError(reason="the run of the query is over"))
         listening, self._listening = self._listening, None

@@ -67,12 +67,10 @@ _WITH_TEXT: Final = (DriverMessage.ANSWER, DriverMessage.REFUSED)
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame. Its payload has at least one byte.
-
-    It is writable in a received frame: the driver writes producer id, epoch and sequence into a record batch in place.
-    """
+    """One frame."""
 
     kind: FrameKind
+    #: At least one byte. Writable if received: the driver writes producer id, epoch and sequence into a record batch.
     payload: memoryview
     lane: int = 0
     count: int = 0
@@ -161,18 +159,14 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True)
 class StreamAddress:
-    """The destination of an attempt's tasks. Can be pickled; must not be logged or displayed.
-
-    Attributes:
-        host: as reachable by executors.
-        certificate: PEM of the only certificate that is accepted; None without encryption.
-        io_deadline_s: seconds without activity of the driver after which a task gives up.
-    """
+    """The destination of an attempt's tasks. Can be pickled; must not be logged or displayed."""
 
     host: str
     port: int
     token: bytes = field(repr=False)
+    #: PEM of the only certificate that is accepted; None without encryption.
     certificate: str | None = field(default=None, repr=False)
+    #: Seconds without activity of the driver after which a task gives up.
     io_deadline_s: float = 60.0
 
 
@@ -233,10 +227,7 @@ class StreamOutput(ABC):
 
 
 class TaskStream(StreamOutput):
-    """The output of a task, over a connection that never waits without a deadline.
-
-    A context manager: entering it connects, leaving it closes the connection.
-    """
+    """The output of a task, over a connection, open within the block, that never waits without a deadline."""
 
     def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
         super().__init__()
@@ -352,10 +343,7 @@ class TaskStream(StreamOutput):
             self._lost_by = error
 
     def _take(self, expected: DriverMessage | None) -> bytes | None:
-        """The text of the expected message; None if it has not arrived.
-
-        The driver's messages take precedence: they give the reason for a lost connection.
-        """
+        """The text of the expected message, if it has arrived. The driver's go first: they explain lost connections."""
         while True:
             try:
                 found = next_message(self._received)

@@ -39,11 +39,12 @@ INT32_BYTES_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Row i is ``data[starts[i] : starts[i] + lengths[i]]``, of length 0 if null; ``valid`` is None without nulls."""
+    """Row i is ``data[starts[i] : starts[i] + lengths[i]]``, of length 0 if null; ``data`` may have unused bytes."""
 
     data: ByteArray
     starts: Int64Array
     lengths: Int64Array
+    #: None without nulls.
     valid: BoolArray | None
 
 

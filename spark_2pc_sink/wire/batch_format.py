@@ -222,7 +222,7 @@ def _sized(content: bytes | None) -> bytes:
 
 
 def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
-    """For inspecting a log. RemoteProtocolError for a mismatch with the header, or over `COMPRESSED_HEADERS_MAX`."""
+    """Not for bulk reads. RemoteProtocolError if the header does not match, or beyond `COMPRESSED_HEADERS_MAX`."""
     if header.record_count < 0:
         raise broken(header.base_offset, f"it has {header.record_count} records")
     position = 0

@@ -64,7 +64,7 @@ class RequestTemplate(NamedTuple):
 
 
 class FramedRequest(NamedTuple):
-    """``read`` raises any error for an invalid answer; ``flexible`` if the request's header has tags (KIP-482)."""
+    """``read`` takes answers with headers, and raises any error; ``flexible`` requests have header tags (KIP-482)."""
 
     api: Api
     version: int

@@ -99,7 +99,7 @@ def find_coordinators_request(transactional_ids: Iterable[str]) -> RequestTempla
 def init_producer_id_request(
     transactional_id: str, *, timeout_ms: int, enable_two_phase_commit: bool = False, keep_prepared: bool = False
 ) -> RequestTemplate:
-    """Fences older pairs; aborts the transaction unless ``keep_prepared`` (KIP-939). 2PC ignores ``timeout_ms``."""
+    """Fences older pairs (KIP-98); aborts unless ``keep_prepared`` (KIP-939). Granted 2PC ignores ``timeout_ms``."""
     return _request(
         InitProducerIdRequest,
         transactional_id=transactional_id,

@@ -78,7 +78,7 @@ def address_text(host: str, port: int) -> str:
 
 
 class Listener(NamedTuple):
-    """One ``NAME://HOST:PORT``; no host is every interface, port 0 the system's choice. Metadata has ``advertised``."""
+    """No host is every interface, port 0 the system's choice; Metadata has the bound address unless ``advertised``."""
 
     name: str
     host: str

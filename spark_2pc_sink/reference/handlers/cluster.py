@@ -244,7 +244,7 @@ class ApiVersionsHandlers:
 
     @serves(Api.API_VERSIONS, 0, 5)
     async def api_versions(self, context: RequestContext, request: Any) -> Any:
-        """INVALID_REQUEST without a valid client name; REBOOTSTRAP_REQUIRED makes it drop another node's addresses."""
+        """INVALID_REQUEST without a valid name; REBOOTSTRAP_REQUIRED if another node is expected, to drop addresses."""
         if refusal := self._refusal(context.version, request):
             return ApiVersionsResponse(error_code=refusal)
         features = _features(self._catalog)

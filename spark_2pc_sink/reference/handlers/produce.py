@@ -159,7 +159,7 @@ class ProduceHandlers:
 
     @serves(Api.PRODUCE, 3, 13)
     async def produce(self, context: RequestContext, request: Any) -> Any:
-        """No answer with acks=0; an error is a RemoteProtocolError, or the client would go on writing to a missing topic."""
+        """Without an answer (acks=0) an error closes the connection: else the client would go on with a missing topic."""
         version = context.version
         topics = [
             (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data

@@ -246,7 +246,7 @@ class AbortedIndex:
         self._entries.append((ended, stable_offset))
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
-        """As ``collectAbortedTxns``, (producer id, first offset): ended from ``fetch_offset``, begun before ``upper_offset``."""
+        """(Producer id, first offset) of transactions that overlap the range, as ``TransactionIndex.collectAbortedTxns``."""
         found = []
         first = bisect_left(self._entries, fetch_offset, key=lambda entry: entry[0].marker_offset)
         for ended, stable_offset in self._entries[first:]:

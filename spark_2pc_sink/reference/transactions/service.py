@@ -228,7 +228,7 @@ class TransactionService:
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
 
     async def submit(self, event: Event) -> Reply | None:
-        """The reply may be sent when this returns. A cancelled caller loses only that: the record is in the log."""
+        """The reply may be sent on return. A cancelled caller loses only that: the logged record is still settled."""
         if not self.state.producer_ids:
             await self._allocate()
         return await self._append_then_settle(self._reserved(event))

@@ -246,7 +246,7 @@ class AbortedIndex:
         self._entries.append((ended, stable_offset))
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
-        """(Producer id, first offset) of transactions that overlap the range, as ``TransactionIndex.collectAbortedTxns``."""
+        """(Producer id, first offset) of all that overlap the range, as ``TransactionIndex.collectAbortedTxns``."""
         found = []
         first = bisect_left(self._entries, fetch_offset, key=lambda entry: entry[0].marker_offset)
         for ended, stable_offset in self._entries[first:]:

@@ -45,7 +45,7 @@ class PermissionCode(IntEnum):
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Acl:
-    """One rule, by the wire protocol's codes; ``*`` matches every literal name or host, and ``User:*`` every user."""
+    """Codes are the wire protocol's; ``*`` is every name as a literal pattern, or every host, ``User:*`` every user."""
 
     resource: int
     pattern: int

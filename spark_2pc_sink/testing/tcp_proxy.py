@@ -26,8 +26,6 @@ _STOP_DEADLINE_S = 5.0
 
 
 class _Link:
-    """One client's connection, and the connection to the server that was made for it."""
-
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client, self.server = client, server
         #: Each with the time at which it is due; b"" is the end.
@@ -175,7 +173,6 @@ class TcpProxy(Lifetime):
         self._links.clear()
 
     async def _forward(self, from_client: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """Forward one connection, from its beginning to its end."""
         try:
             if self._refusing:
                 raise ConnectionRefusedError

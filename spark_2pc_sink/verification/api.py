@@ -130,8 +130,6 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
-    """The keywords of `verify`, checked."""
-
     options: CommonOptions
     target: GivenTarget
     scope: Scope

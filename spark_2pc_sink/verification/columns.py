@@ -60,8 +60,6 @@ ORDER BY i.indisprimary DESC, i.indexrelid
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table."""
-
     name: str
     #: Stored type as SQL, such as 'numeric(10,2)'; the base type for a domain.
     type_name: str
@@ -115,8 +113,6 @@ class _Number(str):
 
 @dataclass
 class FieldFacts:
-    """Forms of one field's values in the sample."""
-
     #: Fractional digits of the second in timestamps; -1 if there are none.
     fraction_digits: int = -1
     #: A number has a decimal point or an exponent.
@@ -179,8 +175,6 @@ _USUAL_DIGITS: Final = 3
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """Rule by which one column is compared."""
-
     name: str
     #: The record's field.
     field: str

@@ -132,8 +132,6 @@ class HistoryBatch:
 
 @dataclass(frozen=True)
 class TopicLogs:
-    """The topics of a sink as Kafka describes them."""
-
     #: Ids of the topics that exist; '' if the brokers have no ids.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     #: The first retained offset of each partition.

@@ -70,8 +70,6 @@ class _Scan:
 
 @dataclass(kw_only=True)
 class BatchCheck:
-    """Checks batches before librdkafka reads them."""
-
     #: How to reach the brokers. A request may take ``max_block_ms``.
     options: KafkaOptions
     #: Limit of a batch's decompressed size.

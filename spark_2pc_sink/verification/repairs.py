@@ -151,8 +151,6 @@ def why_unsendable(key: str | None, value: str) -> str:
 
 
 class RecordKey(NamedTuple):
-    """Source of the key in a record that is made from a row."""
-
     #: Column whose text it is; None for a record without a key.
     column: str | None
     #: A sentence for the page of the files.

@@ -47,8 +47,6 @@ class NotedLayout:
 
 @dataclass(frozen=True)
 class TablePair:
-    """A table, and the topics that describe its rows."""
-
     #: Layout of the table's lane, with the records that describe its rows, or without records if none do. None if the
     #: sink has noted nothing.
     layout: SinkLayout | None

@@ -78,8 +78,6 @@ def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | Non
 
 @dataclass(frozen=True)
 class ValueFields:
-    """The fields of a value that is an object."""
-
     #: Each column of the row is a field of its name.
     every_column: bool = False
     #: The expression of a field, in its plain form, to the field's name.
@@ -231,8 +229,6 @@ def parse_record_columns(text: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the sink writes, and how."""
-
     table: str | None = None
     #: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
     mode: Mode = "append"
@@ -374,10 +370,7 @@ def _refusal(layout: SinkLayout, *, order_lost: bool) -> NotComparableError | No
 
 
 def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
-    """The column that decides among records of a key; None if the last of them is the table's row.
-
-    It decides if rows of several batches compete, and within a batch whose records have no order.
-    """
+    """A column decides if rows of several batches compete, or a batch has no order; else the last record does."""
     order, late = layout.upsert_order_by, layout.upsert_late_rows == "keep_newer"
     path = None if order is None else path_parts(order)
     if path is not None:

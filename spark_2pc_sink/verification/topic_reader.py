@@ -261,7 +261,6 @@ class TopicReader:
 
     @contextmanager
     def _translated(self, operation: str) -> Iterator[None]:
-        """Convert errors of librdkafka to errors of this package."""
         try:
             yield
         except KafkaException as error:

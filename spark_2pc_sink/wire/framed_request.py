@@ -55,11 +55,7 @@ class ProducedPartition:
 
 
 class RequestTemplate(NamedTuple):
-    """A request before its version is chosen, which depends on the broker that it is sent to.
-
-    ``version_min`` and ``version_max`` are bounds for this request within those of
-    `spark_2pc_sink.wire.api_versions.VERSIONS`.
-    """
+    """The version depends on the broker, within these bounds and `spark_2pc_sink.wire.api_versions.VERSIONS`."""
 
     api: Api
     build: Callable[[int], FramedRequest]
@@ -68,11 +64,7 @@ class RequestTemplate(NamedTuple):
 
 
 class FramedRequest(NamedTuple):
-    """A request at one version.
-
-    ``read`` reads an answer with its header, and raises any error for an invalid one. ``flexible`` if the request's
-    header has tags (KIP-482).
-    """
+    """``read`` takes answers with headers, and raises any error; ``flexible`` requests have header tags (KIP-482)."""
 
     api: Api
     version: int
@@ -95,11 +87,7 @@ class FramedRequest(NamedTuple):
 def produce_request(
     transactional_id: str, batches: Mapping[TopicPartition, Buffer], *, timeout_ms: int
 ) -> RequestTemplate:
-    """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
-
-    Version 12 adds the partitions to the transaction implicitly, for 11 they were added earlier. The batches are copied
-    once, into the frame.
-    """
+    """All in-sync replicas acknowledge. Version 12 adds the partitions, 11 does not. Batches are copied once."""
     topics: dict[str, list[tuple[int, Buffer]]] = {}
     for partition, records in batches.items():
         topics.setdefault(partition.topic, []).append((partition.partition, records))
@@ -131,10 +119,7 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
 
 class EndTxnResponse(NamedTuple):
-    """The coordinator's response to EndTxn. Error code 0 means that the outcome is decided and durable.
-
-    The pair is for the next transaction (version 5, KIP-890); -1 below version 5 and with an error.
-    """
+    """With code 0 the outcome is durable. The pair is for the next transaction (v5, KIP-890), else -1."""
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID
@@ -181,7 +166,6 @@ def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, st
 
 
 def _length(counted: Sized) -> bytes:
-    """The compact length: a varint without zigzag."""
     encoded, rest = bytearray(), len(counted) + 1
     while rest > LOW_BITS:
         encoded.append(rest & LOW_BITS | MORE_FOLLOW)
@@ -196,7 +180,6 @@ def _text(text: str) -> bytes:
 
 
 def _read_number(data: bytes, position: int) -> tuple[int, int]:
-    """Decode a varint without zigzag, and where it ends."""
     if data[position] < MORE_FOLLOW:  # most are small
         return data[position], position + 1
     return read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)

@@ -65,7 +65,6 @@ class SecurityProtocol(Enum):
 
     @property
     def has_sasl(self) -> bool:
-        """True if a client must log in first."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
 
@@ -79,10 +78,7 @@ def address_text(host: str, port: int) -> str:
 
 
 class Listener(NamedTuple):
-    """One ``NAME://HOST:PORT`` and its protocol; its address in Metadata is the bound one unless ``advertised``.
-
-    An empty host is every interface, and port 0 lets the system choose.
-    """
+    """No host is every interface, port 0 the system's choice; Metadata has the bound address unless ``advertised``."""
 
     name: str
     host: str
@@ -480,7 +476,6 @@ def dynamic_fault(name: str, operation: int, value: str | None) -> tuple[Code, s
 
 
 def with_configs(properties: BrokerProperties, configs: BrokerConfigs) -> BrokerProperties:
-    """The start's properties with later alterations applied."""
     found = {**configs.get("", {}), **configs.get(str(properties.node_id), {})}
     changes = {ROWS[name].name: _BOOLEANS[text.strip().lower()] for name, text in found.items()}
     return replace(properties, **changes)  # type: ignore[arg-type]

@@ -63,7 +63,6 @@ class ConfigEntry:
 
 
 def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry:
-    """A property from the broker's start, set or not."""
     value: str | None
     default: str | None
     if name in ROWS:

@@ -229,7 +229,6 @@ _WRITTEN = frozenset({Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
-    """Record which partitions have their marker; after the last one, close the transaction."""
     metadata = state.get(event.transactional_id)
     if metadata is None or metadata.state not in states.DECIDED or metadata.pair != event.pair:
         return NOTHING

@@ -86,10 +86,7 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """One record for one partition of ``__transaction_state``; without a value a tombstone, which removes the id.
-
-    The bytes lack what exists in memory only, and in version 0 the tagged fields.
-    """
+    """A record of ``__transaction_state``, in version 0 without tags; one without a value is a tombstone."""
 
     partition: int
     transactional_id: str
@@ -204,8 +201,6 @@ class SendMarkers(EndMarker):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The outcome of one event."""
-
     reply: Reply | None = None
     #: At most one for an event.
     records: tuple[LogRecord, ...] = ()

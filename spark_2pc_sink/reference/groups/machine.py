@@ -91,8 +91,6 @@ def _sync_answer(group: Group, member: Member) -> SyncAnswer:
 
 @dataclass
 class GroupStep:
-    """A step under way: the group so far, answers to send, and records to store."""
-
     group: Group
     properties: BrokerProperties
     now: Now
@@ -419,7 +417,6 @@ def _expire_session(step: GroupStep, member_id: str) -> None:
 
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now: Now) -> GroupStep:
-    """A store's record is durable, or could not be stored."""
     step, assigned = GroupStep(group, properties, now), store.value.members
     if store.then is not None:
         _replacement_stored(step, store.then, code)

@@ -60,8 +60,6 @@ _FetchTarget: TypeAlias = tuple[str, UUID | None, Code, list[int]]
 
 
 class _Accepted(NamedTuple):
-    """A partition in a request that is not refused so far, and its answer."""
-
     key: OffsetKey
     topic_id: UUID | None
     asked: Any

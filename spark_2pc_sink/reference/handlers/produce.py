@@ -159,11 +159,6 @@ class ProduceHandlers:
 
     @serves(Api.PRODUCE, 3, 13)
     async def produce(self, context: RequestContext, request: Any) -> Any:
-        """Carry out a request; None (no answer) with acks=0.
-
-        An error with acks=0 raises RemoteProtocolError: as in Kafka it is signalled by closing the connection, or the
-        client would continue to write to a missing topic.
-        """
         version = context.version
         topics = [
             (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data
@@ -195,6 +190,7 @@ class ProduceHandlers:
                 for topic, found in topics
             ]
             return ProduceResponse(responses=responses)
+        # As in Kafka this ends the connection, or the client would continue to write to a missing topic.
         for failed in (write for write in writes if write.code):
             detail = f"a Produce without acks failed for {failed.topic}-{failed.answer.index}: {failed.code}"
             raise RemoteProtocolError(peer="the client", detail=detail)

@@ -200,10 +200,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._arrived.set()
 
     def eof_received(self) -> bool:
-        """The client has stopped sending. Finish its requests, except for reads.
-
-        Kafka's clients close both ways at once, so this is nearly always the end: a long poll must not continue for it.
-        """
+        """Finish all requests but reads: Kafka's clients close both ways at once, so a long poll must not continue."""
         self._ended = True
         self._channel.client_gone()
         self._arrived.set()

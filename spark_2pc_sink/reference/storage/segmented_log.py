@@ -162,11 +162,7 @@ READ_BYTES = 4 * 1024 * 1024
 def recover_segment(
     segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int
 ) -> int:
-    """Index a segment's batches, pass each to ``take``, and return the number of truncated bytes.
-
-    Only in the ``last`` segment, the one that was being written, a torn end is truncated, unless it is below
-    ``durable_end``.
-    """
+    """Return the number of truncated bytes: only the ``last`` segment may be torn, and not below ``durable_end``."""
     position = 0
     chunk, chunk_position = b"", 0
     while position + HEADER_BYTES <= segment.file.size_bytes:
@@ -251,10 +247,7 @@ class SegmentedLog:
         self.failure = self.failure or reason
 
     def append(self, stamped: Stamped, *, segment_bytes: int) -> None:
-        """Write a batch, in a new segment if this one would grow beyond ``segment_bytes``.
-
-        After an OSError nothing was written; `failure` says whether later appends may succeed.
-        """
+        """A full segment is rolled. After an OSError nothing was written; `failure` says if later ones may succeed."""
         if self.failure:
             raise OSError(self.failure)
         assert stamped.header.base_offset == self.end_offset
@@ -316,10 +309,7 @@ class SegmentedLog:
         return max(found_ms, default=NO_TIMESTAMP)
 
     def take_unsynced(self) -> Callable[[], None] | None:
-        """The work that makes current writes durable, for a thread, or None; it is returned only once.
-
-        The work raises OSError, after which appends must stop.
-        """
+        """What makes current writes durable, for a thread, only once; if it raises OSError, appends must stop."""
         files, self._unsynced = self._unsynced, []
         self.unsynced_bytes = 0
         names, self._names_unsynced = self._names_unsynced, False
@@ -351,7 +341,6 @@ class SegmentedLog:
         return rolled
 
     def _at(self, offset: int) -> int:
-        """The index of the segment with an offset."""
         return max(bisect_right(self._segments, offset, key=_base_offset_of) - 1, 0)
 
 

@@ -111,7 +111,6 @@ def _log_change(plan: Plan, before: TransactionMetadata, after: TransactionMetad
 
 
 def _shown(metadata: TransactionMetadata) -> str:
-    """State and pair; for a kept transaction also its client's pair."""
     pair, client = metadata.pair, metadata.client_pair
     held = f" (client {client.producer_id}:{client.epoch})" if client != pair else ""
     return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
@@ -215,10 +214,7 @@ class TransactionService:
         await self._submit_all(machine.unrecorded(self.state, open_transactions))
 
     def start(self) -> None:
-        """Drive the decided transactions found by `load` to their end, and start the timers.
-
-        The groups must be loaded first: a marker may resolve their pending offsets.
-        """
+        """The groups must be loaded first: driving decided transactions to their end may resolve pending offsets."""
         self._carry_out(self._recovered_effects)
         every, properties = self._background.every, self._properties
         every(properties.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
@@ -232,10 +228,7 @@ class TransactionService:
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
 
     async def submit(self, event: Event) -> Reply | None:
-        """Carry out one event; its reply may be sent when this returns.
-
-        A cancelled caller loses only the reply: the record is in the log, so the plan is settled.
-        """
+        """The reply may be sent on return. A cancelled caller loses only that: the logged record is still settled."""
         if not self.state.producer_ids:
             await self._allocate()
         return await self._append_then_settle(self._reserved(event))

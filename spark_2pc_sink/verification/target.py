@@ -370,7 +370,10 @@ def _refusal(layout: SinkLayout, *, order_lost: bool) -> NotComparableError | No
 
 
 def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
-    """A column decides if rows of several batches compete, or a batch has no order; else the last record does."""
+    """The column that decides among records of a key; None if the last of them is the table's row.
+
+    It decides if rows of several batches compete, and within a batch whose records have no order.
+    """
     order, late = layout.upsert_order_by, layout.upsert_late_rows == "keep_newer"
     path = None if order is None else path_parts(order)
     if path is not None:

@@ -39,12 +39,15 @@ INT32_BYTES_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Row i is ``data[starts[i] : starts[i] + lengths[i]]``, of length 0 if null; ``data`` may have unused bytes."""
+    """Positions of a binary column's bytes: row i is ``data[starts[i] : starts[i] + lengths[i]]``.
+
+    ``data`` may have more bytes than the rows span. The length of a null row is 0; ``valid`` is None when there are no
+    nulls.
+    """
 
     data: ByteArray
     starts: Int64Array
     lengths: Int64Array
-    #: None without nulls.
     valid: BoolArray | None
 
 
@@ -176,7 +179,10 @@ class Varints:
 
 
 def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
-    """None is a column of zeros; row i is ``bytes[offsets[i]:offsets[i + 1]]``, by ``row_count + 1`` offsets."""
+    """Encode the varints of several columns, row after row, into one buffer; None is a column of zeros.
+
+    The result is the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
+    """
     sizes = [column.sizes for column in columns if column is not None]
     widths = np.full(row_count, len(columns) - len(sizes), np.int64)
     for size in sizes:

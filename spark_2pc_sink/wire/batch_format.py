@@ -222,7 +222,11 @@ def _sized(content: bytes | None) -> bytes:
 
 
 def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Not for bulk reads. RemoteProtocolError if the header does not match, or beyond `COMPRESSED_HEADERS_MAX`."""
+    """The records in a batch, one by one: for inspecting a log, not for bulk reads.
+
+    A RemoteProtocolError is raised where the decompressed ``section`` does not match the header, or the records of a
+    compressed batch have more headers than `COMPRESSED_HEADERS_MAX`.
+    """
     if header.record_count < 0:
         raise broken(header.base_offset, f"it has {header.record_count} records")
     position = 0
@@ -239,7 +243,10 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def end_marker(record: Record | None) -> StoredMarker | None:
-    """None if it ends no transaction, or was compacted away; RemoteProtocolError if it is not a control record."""
+    """The end marker in a control batch's only record; None if it does not end a transaction, or was compacted away.
+
+    A RemoteProtocolError is raised if the record is not a control record.
+    """
     if record is None:
         return None
     if record.key is None or len(record.key) < CONTROL_KEY.size:

@@ -55,7 +55,11 @@ class ProducedPartition:
 
 
 class RequestTemplate(NamedTuple):
-    """The version depends on the broker, within these bounds and `spark_2pc_sink.wire.api_versions.VERSIONS`."""
+    """A request before its version is chosen, which depends on the broker that it is sent to.
+
+    ``version_min`` and ``version_max`` are bounds for this request within those of
+    `spark_2pc_sink.wire.api_versions.VERSIONS`.
+    """
 
     api: Api
     build: Callable[[int], FramedRequest]
@@ -64,7 +68,11 @@ class RequestTemplate(NamedTuple):
 
 
 class FramedRequest(NamedTuple):
-    """``read`` takes answers with headers, and raises any error; ``flexible`` requests have header tags (KIP-482)."""
+    """A request at one version.
+
+    ``read`` reads an answer with its header, and raises any error for an invalid one. ``flexible`` if the request's
+    header has tags (KIP-482).
+    """
 
     api: Api
     version: int
@@ -87,7 +95,11 @@ class FramedRequest(NamedTuple):
 def produce_request(
     transactional_id: str, batches: Mapping[TopicPartition, Buffer], *, timeout_ms: int
 ) -> RequestTemplate:
-    """All in-sync replicas acknowledge. Version 12 adds the partitions, 11 does not. Batches are copied once."""
+    """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
+
+    Version 12 adds the partitions to the transaction implicitly, for 11 they were added earlier. The batches are copied
+    once, into the frame.
+    """
     topics: dict[str, list[tuple[int, Buffer]]] = {}
     for partition, records in batches.items():
         topics.setdefault(partition.topic, []).append((partition.partition, records))
@@ -119,7 +131,10 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
 
 class EndTxnResponse(NamedTuple):
-    """With code 0 the outcome is durable. The pair is for the next transaction (v5, KIP-890), else -1."""
+    """The coordinator's response to EndTxn. Error code 0 means that the outcome is decided and durable.
+
+    The pair is for the next transaction (version 5, KIP-890); -1 below version 5 and with an error.
+    """
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID

@@ -99,7 +99,11 @@ def find_coordinators_request(transactional_ids: Iterable[str]) -> RequestTempla
 def init_producer_id_request(
     transactional_id: str, *, timeout_ms: int, enable_two_phase_commit: bool = False, keep_prepared: bool = False
 ) -> RequestTemplate:
-    """Fences older pairs (KIP-98); aborts unless ``keep_prepared`` (KIP-939). Granted 2PC ignores ``timeout_ms``."""
+    """Ask for a pair, and fence every holder of an older one (KIP-98).
+
+    Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-939); ``timeout_ms`` is without effect if
+    two-phase commit is granted.
+    """
     return _request(
         InitProducerIdRequest,
         transactional_id=transactional_id,
@@ -230,7 +234,11 @@ def list_offsets_request(
 
 
 def _request(kind: Any, **fields: Any) -> RequestTemplate:
-    """A LocalProtocolError if its version lacks a field: without its flag InitProducerId aborts what it should keep."""
+    """A request of kafka-python's class ``kind``.
+
+    A value that its version does not carry is a LocalProtocolError. Encoding would drop it silently: without its flag
+    InitProducerId aborts the transaction that it should keep, and without its filter a broker lists everything.
+    """
     api = Api(kind.API_KEY)
 
     def build(version: int) -> FramedRequest:

@@ -78,7 +78,10 @@ def address_text(host: str, port: int) -> str:
 
 
 class Listener(NamedTuple):
-    """No host is every interface, port 0 the system's choice; Metadata has the bound address unless ``advertised``."""
+    """One ``NAME://HOST:PORT`` and its protocol; its address in Metadata is the bound one unless ``advertised``.
+
+    An empty host is every interface, and port 0 lets the system choose.
+    """
 
     name: str
     host: str

@@ -76,7 +76,10 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
 
 
 def _request_refusal(event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply | None:
-    """KafkaApis.handleAddPartitionsToTxnRequest: all or none. Brokers need no grants, but existing partitions."""
+    """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none.
+
+    Brokers need no grants on ids and topics; that the partitions exist is checked for them too.
+    """
     client = event.version < BATCH_VERSION
     if client and not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
         return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

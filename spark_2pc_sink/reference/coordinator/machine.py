@@ -41,7 +41,10 @@ def list_transactions(
 
 
 def describe_transaction(state: CoordinatorState, name: str, access: events.Access) -> TransactionMetadata | Code:
-    """DescribeTransactions (KIP-664): all visible partitions while Ongoing, and those that lack a marker afterwards."""
+    """DescribeTransactions (KIP-664) for one id, with those of its partitions that the principal may see.
+
+    They are all while Ongoing, and those that still lack a marker afterwards.
+    """
     if not access.allows(_DESCRIBE, Resource.TRANSACTIONAL_ID, name):
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not name:

@@ -86,7 +86,10 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """A record of ``__transaction_state``, in version 0 without tags; one without a value is a tombstone."""
+    """One record for one partition of ``__transaction_state``; without a value a tombstone, which removes the id.
+
+    The bytes lack what exists in memory only, and in version 0 the tagged fields.
+    """
 
     partition: int
     transactional_id: str

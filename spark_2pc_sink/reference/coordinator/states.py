@@ -171,7 +171,10 @@ class TransactionMetadata:
 
     @property
     def sealed(self) -> frozenset[Pair]:
-        """A kept transaction's pair, until its markers; the decision's record has their epoch, one above the data's."""
+        """The pair in a kept transaction's data, from the keep to its markers; further data with it is refused.
+
+        The record of the decision carries the epoch of the markers, one above that of the data.
+        """
         if self.next_producer_epoch == NO_EPOCH:
             return frozenset()
         return frozenset({Pair(self.producer_id, self.producer_epoch - (self.state in DECIDED))})
@@ -299,7 +302,10 @@ _PARTITIONS_REMEMBERED_MAX = 4096
 
 @lru_cache(_PARTITIONS_REMEMBERED_MAX)
 def partition_for(name: str, count: int) -> int:
-    """``abs(name.hashCode()) % count``, as Java hashes UTF-16 in 32 bits; ``Utils.abs`` maps the lowest value to 0."""
+    """The partition of Kafka's internal topics for a transactional id or group: ``abs(name.hashCode()) % count``.
+
+    Java's hash runs over UTF-16 code units in 32 bits; ``Utils.abs`` maps the one value without a positive to 0.
+    """
     units = name.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):

@@ -120,7 +120,10 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinAnswer:
-    """Only the leader gets the members; ``skip_assignment`` keeps it from computing a new one (v9, KIP-814)."""
+    """A JoinGroup response; only the leader gets the members.
+
+    With ``skip_assignment`` the leader must not compute a new assignment (v9, KIP-814).
+    """
 
     code: Code = Code.NONE
     member_id: str = ""

@@ -28,7 +28,10 @@ _NO_COLON: Final = "(no colon is present separating the principal type from the 
 
 @dataclass(frozen=True, kw_only=True)
 class AclFilter:
-    """None and the codes 1 match all (``AclBindingFilter``); MATCH also finds the wildcard and prefixes of ``name``."""
+    """Which rules to show or to delete; None and the codes 1 match all (``AclBindingFilter``).
+
+    The pattern MATCH also finds the wildcard and the prefixes that cover ``name``.
+    """
 
     resource: int
     pattern: int

@@ -244,7 +244,11 @@ class ApiVersionsHandlers:
 
     @serves(Api.API_VERSIONS, 0, 5)
     async def api_versions(self, context: RequestContext, request: Any) -> Any:
-        """INVALID_REQUEST without a valid name; REBOOTSTRAP_REQUIRED if another node is expected, to drop addresses."""
+        """Every API with its offered versions.
+
+        INVALID_REQUEST for a client without a valid name; REBOOTSTRAP_REQUIRED for one that expects another node,
+        so that it drops its known addresses.
+        """
         if refusal := self._refusal(context.version, request):
             return ApiVersionsResponse(error_code=refusal)
         features = _features(self._catalog)

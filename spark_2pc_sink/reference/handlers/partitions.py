@@ -260,7 +260,10 @@ def _isolation(request: Any) -> Isolation:
 
 
 def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> int:
-    """The first non-empty partition in order returns a batch of any size, so that consumers progress (KIP-74)."""
+    """Read every partition, in request order, and return the number of bytes read.
+
+    The first non-empty partition returns at least one batch, however large, so that consumers make progress (KIP-74).
+    """
     found = 0
     for read in reads:
         log, wanted = read.log, read.wanted

@@ -190,7 +190,6 @@ class ProduceHandlers:
                 for topic, found in topics
             ]
             return ProduceResponse(responses=responses)
-        # As in Kafka this ends the connection, or the client would continue to write to a missing topic.
         for failed in (write for write in writes if write.code):
             detail = f"a Produce without acks failed for {failed.topic}-{failed.answer.index}: {failed.code}"
             raise RemoteProtocolError(peer="the client", detail=detail)

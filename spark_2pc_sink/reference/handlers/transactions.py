@@ -101,7 +101,10 @@ class TransactionHandlers:
 
     @serves(Api.WRITE_TXN_MARKERS, 1, 2)
     async def write_markers(self, context: RequestContext, request: Any) -> Any:
-        """Also for ``kafka-transactions abort``. A producer id's codes are merged; a partition's last marker wins."""
+        """WriteTxnMarkers v1 and v2: markers from another coordinator, or ``kafka-transactions abort``.
+
+        The codes of markers with one producer id are merged; the last marker of a partition wins, as in Kafka.
+        """
         operations = (events.AclOperation.ALTER, events.AclOperation.CLUSTER_ACTION)
         allowed = any(context.access.allows(each, events.Resource.CLUSTER, events.CLUSTER_NAME) for each in operations)
         written = await asyncio.gather(*(self._write(marker, allowed=allowed) for marker in request.markers))

@@ -69,7 +69,10 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    """The defaults are Kafka's. Under ``cleanup_policy`` nothing is removed, but Kafka's refusals apply."""
+    """The broker and topic properties that apply to a partition; the defaults are Kafka's.
+
+    Under ``cleanup_policy`` nothing is removed, but Kafka's refusals apply.
+    """
 
     segment_bytes: int = 1_073_741_824
     message_max_bytes: int = 1_048_588
@@ -155,7 +158,10 @@ class LeaderEpochs:
 
 
 class LogState:
-    """The same batches in the same order give the same state, whether they are appended or read back."""
+    """The state derived from a partition's batches: producers, aborted transactions, leader epochs, stable offset.
+
+    The same batches in the same order give the same state, whether they are appended or read back.
+    """
 
     def __init__(self) -> None:
         self.producers: ProducerStates = ProducerStates()
@@ -344,7 +350,10 @@ class PartitionLog:
         return self.append(batch, read_header(batch), now_ms=now_ms, guard=guard, sequenced=False)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
-        """Written only if the code is NONE, as in Kafka even for an unknown producer. Durable after `flush`."""
+        """Append the end marker of a transaction. Durable after `flush`; nothing is written unless the code is NONE.
+
+        As in Kafka, a marker for an unknown producer or transaction is also written.
+        """
         code = self._state.producers.check_marker(marker)
         if code is not Code.NONE:
             return code
@@ -435,7 +444,10 @@ class PartitionLog:
         return NOT_FOUND
 
     async def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
-        """MAX_TIMESTAMP (-3, KIP-734) of available records; Kafka 4.4.0 may return one that DeleteRecords deleted."""
+        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOT_FOUND`.
+
+        Considers available records only; Kafka 4.4.0 may still return a record that DeleteRecords deleted.
+        """
         start = self.log_start_offset
         largest_ms = self._log.max_timestamp_from(start)
         header, batch = next(self._log.batches(start), (None, b"")) if start else (None, b"")
@@ -451,7 +463,10 @@ class PartitionLog:
         return self._state.producers.entries()
 
     def close(self) -> None:
-        """Wake readers without a flush; files are closed after a running fdatasync. A second call does nothing."""
+        """Take no more records and wake waiting readers; files are closed when a running fdatasync is over.
+
+        Does not flush. A second call does nothing.
+        """
         self._sync.close()
         self._wake()
 

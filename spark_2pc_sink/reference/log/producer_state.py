@@ -101,7 +101,10 @@ class ProducerStates:
     def start_verification(
         self, pair: Pair, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
-        """As ``UnifiedLog.maybeStartTransactionVerification``; NONE if the transaction has records here already."""
+        """As ``UnifiedLog.maybeStartTransactionVerification``: a guard if the coordinator must be asked, else the code.
+
+        NONE if the transaction has records here already.
+        """
         entry = self.entry(pair.producer_id)
         if entry.epoch > pair.epoch:
             return Code.INVALID_PRODUCER_EPOCH
@@ -246,7 +249,10 @@ class AbortedIndex:
         self._entries.append((ended, stable_offset))
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
-        """(Producer id, first offset) of all that overlap the range, as ``TransactionIndex.collectAbortedTxns``."""
+        """(producer id, first offset) of transactions that overlap ``[fetch_offset, upper_offset)``.
+
+        ``TransactionIndex.collectAbortedTxns``: marker at or after the fetch offset, begun before the upper one.
+        """
         found = []
         first = bisect_left(self._entries, fetch_offset, key=lambda entry: entry[0].marker_offset)
         for ended, stable_offset in self._entries[first:]:

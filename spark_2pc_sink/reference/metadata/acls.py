@@ -45,7 +45,10 @@ class PermissionCode(IntEnum):
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Acl:
-    """Codes are the wire protocol's; ``*`` is every name as a literal pattern, or every host, ``User:*`` every user."""
+    """One rule, with the wire protocol's codes.
+
+    ``*`` as the name of a literal pattern matches every name, as a host every host; ``User:*`` matches every user.
+    """
 
     resource: int
     pattern: int

@@ -141,7 +141,11 @@ class Catalog:
         return (await self._change(lambda now: replace(now, topics={**now.topics, **new, **now.topics}))).topics
 
     async def ensure_internal_topics(self) -> None:
-        """Create both at the start, not at first need as Kafka does: the coordinators must find their partitions."""
+        """Create the coordinators' missing topics; existing ones keep their number of partitions.
+
+        Kafka creates each when it is first needed. Here both exist from the start, so that the coordinators always
+        find their partitions.
+        """
         rows = internal_topics(self.properties)
         await self.create_topics(Topic(name, random_id(), partitions, configs) for name, partitions, configs in rows)
 

@@ -238,7 +238,10 @@ class DataDirectory:
             ) from error
 
     def write_catalog(self, state: CatalogState) -> None:
-        """Durable when this returns; after a crash the old or the new one is there. A hard link keeps the old one."""
+        """Replace the state, durably before this returns; after a crash either the old or the new one is there.
+
+        The old one is hard-linked under a second name, which survives.
+        """
         unfinished = self.path / (_CATALOG + _PREVIOUS + _UNFINISHED)
         unfinished.unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # the first start

@@ -200,7 +200,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._arrived.set()
 
     def eof_received(self) -> bool:
-        """Finish all requests but reads: Kafka's clients close both ways at once, so a long poll must not continue."""
+        """The client has stopped sending. Finish its requests, except for reads.
+
+        Kafka's clients close both ways at once, so this is nearly always the end: a long poll must not continue for it.
+        """
         self._ended = True
         self._channel.client_gone()
         self._arrived.set()

@@ -162,7 +162,11 @@ READ_BYTES = 4 * 1024 * 1024
 def recover_segment(
     segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int
 ) -> int:
-    """Return the number of truncated bytes: only the ``last`` segment may be torn, and not below ``durable_end``."""
+    """Index a segment's batches, pass each to ``take``, and return the number of truncated bytes.
+
+    Only in the ``last`` segment, the one that was being written, a torn end is truncated, unless it is below
+    ``durable_end``.
+    """
     position = 0
     chunk, chunk_position = b"", 0
     while position + HEADER_BYTES <= segment.file.size_bytes:
@@ -247,7 +251,10 @@ class SegmentedLog:
         self.failure = self.failure or reason
 
     def append(self, stamped: Stamped, *, segment_bytes: int) -> None:
-        """A full segment is rolled. After an OSError nothing was written; `failure` says if later ones may succeed."""
+        """Write a batch, in a new segment if this one would grow beyond ``segment_bytes``.
+
+        After an OSError nothing was written; `failure` says whether later appends may succeed.
+        """
         if self.failure:
             raise OSError(self.failure)
         assert stamped.header.base_offset == self.end_offset
@@ -309,7 +316,10 @@ class SegmentedLog:
         return max(found_ms, default=NO_TIMESTAMP)
 
     def take_unsynced(self) -> Callable[[], None] | None:
-        """What makes current writes durable, for a thread, only once; if it raises OSError, appends must stop."""
+        """The work that makes current writes durable, for a thread, or None; it is returned only once.
+
+        The work raises OSError, after which appends must stop.
+        """
         files, self._unsynced = self._unsynced, []
         self.unsynced_bytes = 0
         names, self._names_unsynced = self._names_unsynced, False

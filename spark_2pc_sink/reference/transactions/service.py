@@ -214,7 +214,10 @@ class TransactionService:
         await self._submit_all(machine.unrecorded(self.state, open_transactions))
 
     def start(self) -> None:
-        """The groups must be loaded first: driving decided transactions to their end may resolve pending offsets."""
+        """Drive the decided transactions found by `load` to their end, and start the timers.
+
+        The groups must be loaded first: a marker may resolve their pending offsets.
+        """
         self._carry_out(self._recovered_effects)
         every, properties = self._background.every, self._properties
         every(properties.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
@@ -228,7 +231,10 @@ class TransactionService:
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
 
     async def submit(self, event: Event) -> Reply | None:
-        """The reply may be sent on return. A cancelled caller loses only that: the logged record is still settled."""
+        """Carry out one event; its reply may be sent when this returns.
+
+        A cancelled caller loses only the reply: the record is in the log, so the plan is settled.
+        """
         if not self.state.producer_ids:
             await self._allocate()
         return await self._append_then_settle(self._reserved(event))

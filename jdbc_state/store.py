@@ -318,7 +318,10 @@ class Claiming:
         return None if answer is None else row_of(answer)
 
     def _end_blocking_sessions(self) -> None:
-        """End sessions that may hold the row's lock; raise if they are a healthy driver of another query or cluster."""
+        """End the sessions that may hold the row's lock, if the claimant may have the row; raise if it may not.
+
+        A healthy driver of another query, or on another cluster, must not be disturbed.
+        """
         try:
             row = self._store.judged_row(self._claimant)
         except StateStoreError as error:

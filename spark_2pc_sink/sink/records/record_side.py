@@ -338,14 +338,11 @@ class DeadLetterTopic:
     def __init__(
         self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: ForwarderConnections
     ) -> None:
+        self.name: str | None = options.dead_letter_topic
         self._options = options
         self._query_id = query_id
         self._topics = topics
         self._connections = connections
-
-    @property
-    def name(self) -> str | None:
-        return self._options.dead_letter_topic
 
     def __str__(self) -> str:
         """Name among the outputs of a report."""
@@ -364,9 +361,6 @@ class DeadLetterTopic:
         if self._options.kafka.max_request_bytes < MESSAGE_BYTES_MIN + REQUEST_BYTES:
             rule = f"max.request.size is {self._options.kafka.max_request_bytes}, and a dead letter may need more"
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
-
-    def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
-        return list(dict.fromkeys(batch.partition for batch in self.encoded(bad_rows, batch_id).batches))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
         if self.name is None or not bad_rows:

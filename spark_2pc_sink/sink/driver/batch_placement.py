@@ -33,13 +33,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
 
 
 def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
-    """A skipped batch must be the one that both sides have; otherwise rows on neither side would be lost silently.
-
-    Spark reuses a batch id if its checkpoint was set back by one batch, possibly with different rows. A job may call
-    the sink twice for one batch, with a part of the rows each time. And rows that both sides have may be replayed
-    differently: the sink's expressions were changed while it was down, or they depend on the order in which Spark
-    processes rows, as first(), collect_list() and floating-point sums do.
-    """
+    """A skipped batch must be the one that both sides have; otherwise rows on neither side would be lost silently."""
     return _check(
         row,
         replay,

@@ -56,26 +56,23 @@ class _SearchTask:
         [self._lane] = tasks.lanes
         self._topics = replace(tasks.topics, ask=stream.ask)
         self._partitioner = RowPartitioner(self._lane.topic, self._topics.partition_count)
-        self._rows = 0
-        self._refused: list[RefusedRow] = []
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
+        refused: list[RefusedRow] = []
+        rows, most = 0, self._plan.most
         for batch in batches:
-            self._rows += batch.num_rows
+            rows += batch.num_rows
             names = batch.select([IDENTITY, NUMBER, WINS])
-            attempt, most = partial(self._try, batch, names), self._plan.most - len(self._refused)
-            found = find_refused(batch.num_rows, attempt, most=most)
-            self._refused += [RefusedRow.of(*name_of(names, row), output, error) for row, (output, error) in found]
-            if len(self._refused) > self._plan.most:
+            found = find_refused(batch.num_rows, partial(self._try, batch, names), most=most - len(refused))
+            refused += [RefusedRow.of(*name_of(names, row), output, error) for row, (output, error) in found]
+            if len(refused) > most:
                 break
         self._stream.finish()
-        return TaskReceipt(*self._identity, rows=self._rows, refused=tuple(self._refused), sent=self._stream.totals)
+        return TaskReceipt(*self._identity, rows=rows, refused=tuple(refused), sent=self._stream.totals)
 
-    def _try(
-        self, batch: pa.RecordBatch, batch_names: pa.RecordBatch, start: int, stop: int
-    ) -> tuple[str, DataError] | None:
+    def _try(self, batch: pa.RecordBatch, named: pa.RecordBatch, start: int, stop: int) -> tuple[str, DataError] | None:
         """Encode rows as records and COPY bytes; None if all succeeded, else the refusing output and the reason."""
-        rows, names = batch.slice(start, stop - start), batch_names.slice(start, stop - start)
+        rows, names = batch.slice(start, stop - start), named.slice(start, stop - start)
         output = f"topic {self._lane.topic or 'of the row'}"
         try:
             completed = completed_rows(self._lane, rows)

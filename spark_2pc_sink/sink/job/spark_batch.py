@@ -140,8 +140,7 @@ class SparkBatch:
             elif lane.topic is not None:
                 counts |= topics.counts([lane.topic])
         written = [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
-        letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
-        return [*written, *dict.fromkeys(batch.partition for batch in letters.batches)]
+        return [*written, *self._records.dead_letter_topic.partitions(self._batch.bad_rows, self._batch.batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> SparkResults:
         self._jobs.executors.check_new()

@@ -263,7 +263,6 @@ def _kind(data_type: DataType, settings: Mapping[str, str]) -> str:
 
 
 def made_sql(field: JsonField) -> str:
-    """Spark SQL for the column `JsonField.made`."""
     source = quoted(field.column)
     if field.kind in _FLOATS:
         # Digits come from Java: before version 19, its text is not always the shortest that identifies the number.

@@ -362,6 +362,9 @@ class DeadLetterTopic:
             rule = f"max.request.size is {self._options.kafka.max_request_bytes}, and a dead letter may need more"
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
 
+    def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
+        return list(dict.fromkeys(batch.partition for batch in self.encoded(bad_rows, batch_id).batches))
+
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
         if self.name is None or not bad_rows:
             return DeadLetterRecords()

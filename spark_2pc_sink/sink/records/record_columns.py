@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -70,7 +70,8 @@ class TopicRefusedError(Exception):
 class Topics:
     """The topics of an attempt, for tasks. Can be pickled.
 
-    ``ask`` sends a question to the driver and returns the answer, which is added to ``known``; None if all are known.
+    ``ask`` sends a question to the driver and returns the answer, the JSON of TopicFacts or of a TopicRefusedError;
+    None if all topics are known.
     """
 
     known: dict[str, TopicFacts] = field(default_factory=dict)
@@ -93,8 +94,3 @@ class Topics:
                 raise TopicRefusedError(found["rule"], found["remedy"])
             self.known[topic] = TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))
         return self.known[topic]
-
-
-def write_answer(found: TopicFacts | TopicRefusedError) -> bytes:
-    """The driver's answer to a question about a topic."""
-    return json.dumps(asdict(found)).encode()

@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from spark_2pc_sink.clock import Clock, now_ms
@@ -33,7 +33,7 @@ from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
 from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-from spark_2pc_sink.sink.records.record_columns import TopicFacts, TopicRefusedError, write_answer
+from spark_2pc_sink.sink.records.record_columns import TopicFacts, TopicRefusedError
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, BackgroundTask, Ended, Released
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.wire.batch_format import record_content
@@ -184,7 +184,7 @@ class RecordForwarder:
         batch = taken.batch
         if batch is None:
             topic = bytes(taken.frame.payload).decode(errors="replace")
-            self._source.answer(taken, write_answer(self._facts_of(topic)))
+            self._source.answer(taken, json.dumps(asdict(self._facts_of(topic))).encode())
             return
         session = self._session
         if session is None:

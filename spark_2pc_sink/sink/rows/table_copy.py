@@ -238,12 +238,10 @@ class TableRows(ABC):
                 self._cursor.execute(f"TRUNCATE {self._texts}")
         self.copied += copied
 
-    @abstractmethod
-    def delete(self) -> None:
+    def delete(self) -> None:  # noqa: B027 - only rows with keys delete others
         """Delete rows, if planned; all rows have been copied, and none of them is written yet."""
 
-    @abstractmethod
-    def write(self) -> None:
+    def write(self) -> None:  # noqa: B027 - without a table that collects them, they are in the target
         """Write the collected rows."""
 
     @abstractmethod
@@ -289,12 +287,6 @@ class TableRows(ABC):
 
 class AppendedRows(TableRows):
     """Rows that are copied directly into the target."""
-
-    def delete(self) -> None:
-        """There are no keys."""
-
-    def write(self) -> None:
-        """They are in the target."""
 
     def finish(self, rows: int) -> WrittenRows:
         tree = self._reread_tree()

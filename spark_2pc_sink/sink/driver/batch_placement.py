@@ -67,11 +67,7 @@ _LINES_MAX: Final = 2**31 - 1
 
 
 class BatchPlacement:
-    """Places the batches of one run of one query.
-
-    Attributes:
-        written: last batch that this run has written or skipped: all later ones belong to this run.
-    """
+    """Places the batches of one run. After ``written``, the last that it wrote or skipped, all belong to this run."""
 
     def __init__(self, store: StateStore, losses: LostCommits, run: RunOfQuery) -> None:
         self._store = store

@@ -33,11 +33,7 @@ from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 @dataclass(frozen=True)
 class TransactionTicket(ProducedTransaction):
-    """The Kafka transaction of an attempt.
-
-    Attributes:
-        kafka_only: True for a resend: the database already has the rows.
-    """
+    """The Kafka transaction of an attempt; ``kafka_only`` for a resend: the database already has the rows."""
 
     kafka_only: bool
 
@@ -256,11 +252,7 @@ class Attempt(ExitStack):
 
 @dataclass(frozen=True)
 class Produced:
-    """A batch whose records are all acknowledged and not yet visible; it is not decided yet.
-
-    Attributes:
-        begun_s: when its Kafka transaction began.
-    """
+    """A batch, begun at ``begun_s``, whose records are all acknowledged and not yet visible; it is not decided yet."""
 
     attempt: Attempt
     batch_id: int
@@ -335,11 +327,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Done:
-    """A batch that both sides have.
-
-    Attributes:
-        next_producer: begins the next transaction; None if an InitProducerId has to come first.
-    """
+    """A batch that both sides have; ``next_producer`` as in `Claim`."""
 
     row: StateRow
     next_producer: ProducerIdAndEpoch | None

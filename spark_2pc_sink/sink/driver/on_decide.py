@@ -50,12 +50,7 @@ class DecidingBatch:
 def run_on_decide(
     given: Sequence[str] | Callable[[Connection, DecidingBatch], object], connection: Connection, batch: DecidingBatch
 ) -> None:
-    """Run the user's addition once.
-
-    Args:
-        given: a function, or SQL texts in which ``:batch_id`` and the other fields of `DecidingBatch` are replaced by
-            their values.
-    """
+    """Run the user's addition once: a function, or SQL texts with ``:batch_id`` and other fields of `DecidingBatch`."""
     before = connection.exec_driver_sql(_PLACE).one()
     try:
         with _kept_open(connection):

@@ -53,11 +53,7 @@ _OCCURRENCES: Final = "_2pc_occurrences"
 
 
 class FilteredBatch:
-    """One batch, and the rows that are left out of it.
-
-    Attributes:
-        exact: a search identifies rows by identity, not by a fingerprint that others may share.
-    """
+    """One batch and the rows left out of it; if ``exact``, searches use identities, not fingerprints."""
 
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
         self._batch = batch
@@ -195,12 +191,7 @@ ABOUT_ROWS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueErr
 
 @dataclass(frozen=True)
 class BadRowSearch:
-    """Looks for bad rows in one batch.
-
-    Attributes:
-        lanes: the sink's lanes, each with its tasks' work as if it were the only one.
-        most: stop once more rows than this are refused.
-    """
+    """Looks for bad rows in one batch, until more than ``most`` are refused; each lane has the plan of a lane alone."""
 
     batch: FilteredBatch
     lanes: Sequence[tuple[LaneWork, TaskPlan]]

@@ -123,11 +123,7 @@ _NOT_HASHED: Final = ("map<", "variant")
 
 @dataclass(frozen=True)
 class LaneWork:
-    """A lane over the rows of a batch.
-
-    Attributes:
-        packed_with_others: its rows are in one column of the tasks' input, next to those of other lanes.
-    """
+    """A lane over the rows of a batch; ``packed_with_others``: its rows are one column of the input, next to others."""
 
     lane: Lane
     expressions: RecordExpressions

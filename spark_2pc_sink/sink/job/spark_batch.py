@@ -92,11 +92,7 @@ class RunSides:
 
 @dataclass
 class SparkResults:
-    """Output of one attempt's tasks; see `BatchResults`.
-
-    Attributes:
-        copy: has already copied rows, and holds those that wait for another table in files of the driver.
-    """
+    """Output of one attempt's tasks; ``copy`` has copied rows, and holds those that wait in files of the driver."""
 
     counts: ProducedBatch
     copy: TableCopy

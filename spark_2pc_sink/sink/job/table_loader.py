@@ -137,9 +137,7 @@ class TableLoader:
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
         """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
 
-        Args:
-            create: create the table if it is missing. If false, and ``create_table`` is set, a missing table is left to
-                a later call.
+        Unless ``create``, a table or column that the sink has to create is left to a later call.
         """
         if self.plan is not None and batch.schema == self._schema:
             return

@@ -251,10 +251,7 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
 def try_again(
     refused: list[tuple[Item, Refusal]], attempt: Callable[[Item], Refusal | None]
 ) -> list[tuple[Item, Refusal]]:
-    """Retry refused rows on top of all rows kept since, until no more of them is accepted.
-
-    A row may refer to one that arrived after it.
-    """
+    """Retry refused rows on top of all rows kept since, until no more is accepted: a row may refer to a later one."""
     before = None
     while len(refused) != before:
         before = len(refused)
@@ -353,7 +350,6 @@ class TableSift:
         self._find(part, write=True)
 
     def finish(self) -> None:
-        """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
         if not self.too_many:
             self._refused = try_again(self._refused, lambda part: self._try(part, 0, 1, write=True))
 

@@ -16,10 +16,7 @@ _log = sink_log(__name__)
 
 
 def reached(step: Step) -> None:
-    """A step is complete.
-
-    Tests stop a driver between two steps by replacing this function. It is not part of the public API.
-    """
+    """A step is complete. Not public: tests stop a driver between two steps by replacing this function."""
     _log.debug("step %d reached: %s", step, step.name)
 
 

@@ -149,10 +149,7 @@ class ConnectQuery(CallingQuery):
 
     @classmethod
     def of(cls, spark: SparkSession, query_name: str | None, started_in: str | None) -> ConnectQuery:
-        """The query for which this process was made.
-
-        ``started_in`` is the session in which the stream was started; None if unknown.
-        """
+        """The query for which this process was made; its stream was started in ``started_in``, if that is known."""
         if not beside_server():
             raise _outside_query()
         if query_name is not None:

@@ -47,7 +47,7 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     """The function that a task calls; it returns JSON: can this Python run the sink's tasks, and reach the driver?
 
     Spark pickles a nested function with everything that it contains. So it also runs if the package is missing there,
-    as long as it imports nothing from it before the call. ``address`` is a pickled `StreamAddress`: it has no such class.
+    as long as it imports nothing from it before the call. ``address`` is a pickled `StreamAddress`, unknown there.
     """
 
     def run(_: int) -> str:

@@ -120,10 +120,7 @@ class SparkBatch:
         self._jobs, self._records, self._tables = run.jobs, run.records, run.tables
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of every topic of the batch, and those of its dead letters.
-
-        With a topic column this evaluates the batch once more.
-        """
+        """Those of all topics of the batch, and of its dead letters; a topic column is evaluated once more for it."""
         counts: dict[str, int] = {}
         topics = self._records.topics
         for lane in self._lanes:

@@ -261,8 +261,6 @@ class TopicMetadata:
         return limits
 
 
-# --- dead letters ----------------------------------------------------------------------------------------------------
-
 #: A dead letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
 #: max.message.bytes, 1 048 588), so a topic with a higher limit makes no difference.
 DEAD_LETTER_BYTES_MAX: Final = 1_000_000

@@ -112,8 +112,6 @@ def with_text_keys(spark_type: DataType) -> str:
     return spark_type.simpleString()
 
 
-# --- the identity and the fingerprint of a row -----------------------------------------------------------------------
-
 _NULL: Final = "'~'"
 _PLAIN: Final = "CAST({} AS STRING)"
 _TEXT: Final = "hex(CAST({} AS BINARY))"
@@ -193,8 +191,6 @@ def _refused(column: str, rule: str, remedy: str) -> ConfigurationError:
     rule = f"rows of the batch must be distinguishable, which column {column!r} prevents: {rule}"
     return refused("bad_rows", "dead_letter", rule, remedy)
 
-
-# --- the JSON of a dead letter -----------------------------------------------------------------------------------
 
 #: SQL for the text of types that to_json cannot convert in every supported Spark version, truncates to milliseconds, or
 #: converts depending on session settings, with which even a cast loses the era of a date.

@@ -100,8 +100,6 @@ def _slices(pieces: Iterable[CopyBytes]) -> Iterator[bytes]:
     yield COPY_TRAILER
 
 
-# --- PostgreSQL's refusals, as errors that name the row or the remedy ----------------------------------------------
-
 # SQLSTATE classes of errors in a row, or in a trigger that it fires. Deterministic: the same rows would be refused
 # again. 22: data exception (invalid JSON, a character missing in the database's encoding). 23: integrity constraint
 # violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK OPTION.

@@ -380,10 +380,7 @@ class StreamListener:
         self.close()
 
     def close(self) -> None:
-        """Close the port and all connections, whose attempts fail.
-
-        The next attempt whose address is requested opens them again.
-        """
+        """Close the port and all connections, whose attempts fail; the next attempt opens the port again."""
         for attempt in self._attempts:
             attempt.fail(BatchRetryError(reason="the run of the query is over"))
         listening, self._listening = self._listening, None

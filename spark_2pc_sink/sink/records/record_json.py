@@ -227,12 +227,10 @@ class JsonField:
 
     @property
     def head(self) -> bytes:
-        """The bytes before the text of a value."""
         return self.name if self.kind in _BARE else self.name + b'"'
 
     @property
     def tail(self) -> bytes:
-        """The bytes after the text of a value."""
         return b"" if self.kind in _BARE else b'Z"' if self.kind == "TimestampType" else b'"'
 
 

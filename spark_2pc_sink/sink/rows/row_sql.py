@@ -31,9 +31,7 @@ _TO_JSON: Final = re.compile(r"\bto_json\s*\(", re.IGNORECASE)
 
 def guarded_sql(sql: str, frame: DataFrame) -> str:
     """An expression over the batch, guarded if it builds JSON; one that is not of type string is unchanged."""
-    if _TO_JSON.search(sql) is None:
-        return sql
-    if frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString() != "string":
+    if _TO_JSON.search(sql) is None or frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString() != "string":
         return sql
     return guarded(sql, [(quoted(field.name), field.dataType) for field in frame.schema.fields])
 

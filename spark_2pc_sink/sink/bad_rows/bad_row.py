@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -98,8 +99,7 @@ class BadRow:
     @property
     def columns(self) -> dict[str, str | int]:
         """The columns of its dead letter that describe it, except the row itself."""
-        names = ("identity", "occurrences", "output", "reason", "sqlstate")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("identity", "occurrences", "output", "reason", "sqlstate")}
 
     def __str__(self) -> str:
         code = f" [{self.sqlstate}]" if self.sqlstate else ""
@@ -127,21 +127,18 @@ class BadRows(dict[str, BadRow]):
     def occurrences(self) -> int:
         return sum(row.occurrences for row in self.values())
 
-    def with_refused(self, lanes: Iterable[Iterable[RefusedRow]]) -> BadRows:
+    def with_refused(self, lanes: Iterable[Sequence[RefusedRow]]) -> BadRows:
         """Add rows of each lane that were refused after these had been left out.
 
         A row refused several times in a lane, for several reasons, counts once. Each job numbers rows in its own way,
         so if several lanes refuse equal rows, the largest count of one lane applies.
         """
         first: dict[str, RefusedRow] = {}
-        bad: dict[str, int] = {}
+        bad: Counter[str] = Counter()
         for refused in lanes:
-            numbers: dict[str, set[int]] = {}
             for row in refused:
-                numbers.setdefault(row.identity, set()).add(row.number)
                 first.setdefault(row.identity, row)
-            for identity, found in numbers.items():
-                bad[identity] = max(len(found), bad.get(identity, 0))
+            bad |= Counter(identity for identity, _ in {(row.identity, row.number) for row in refused})
         more = dict(self)
         for identity, row in first.items():
             known = more.get(identity) or BadRow(identity, 0, row.output, row.reason, row.sqlstate)
@@ -179,10 +176,6 @@ def _json(value: Any) -> str:
 
 
 _ROW_BYTES: Final = struct.Struct("!q")
-
-
-def row_names(batch: Any) -> Any:
-    return batch.select([IDENTITY, NUMBER, WINS])
 
 
 def name_of(names: Any, row: int) -> tuple[str, int]:
@@ -345,7 +338,6 @@ class TableSift:
         self._find(part, write=True)
 
     def finish(self) -> None:
-        """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
         if not self.too_many:
             self._refused = try_again(self._refused, lambda part: self._try(part, 0, 1, write=True))
 

@@ -247,9 +247,8 @@ class BatchDriver:
             return self._without_records(row, producer)
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
-            raise BatchRetryError(
-                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer}; re-reading both sides"
-            )
+            said = f"EndTxn(commit) of the decided transaction {producer} answered {answer}"
+            raise BatchRetryError(reason=f"{said}; re-reading both sides")
         self._observer(Step.COMPLETE)
         self._verify_present(decided.written)
         figures = decided.outcome.for_history(self._observer.figures)
@@ -390,7 +389,6 @@ class BatchDriver:
     @property
     def _claimed(self) -> Claim:
         if self._claim is None:
-            raise LocalProtocolError(
-                operation="write", state="not recovered", rule="call recover() first in each run of a query"
-            )
+            rule = "call recover() first in each run of a query"
+            raise LocalProtocolError(operation="write", state="not recovered", rule=rule)
         return self._claim

@@ -111,9 +111,8 @@ class BatchPlacement:
                 if line.row.batch_id is not None:
                     self._lines[line.row.batch_id] = line.row
         noted = passed and batch_id in self._lines
-        placed = place_explicit_id(
-            status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, noted=noted
-        )
+        status = RowStatus(row.status)
+        placed = place_explicit_id(status=status, row_batch_id=row.batch_id, batch_id=batch_id, noted=noted)
         if isinstance(placed, Halt):
             raise _halted(row, placed)
         if placed is None:

@@ -222,7 +222,6 @@ class Attempt(ExitStack):
         return Produced(self, batch_id, begun_s, results)
 
     def commit(self, produced: Produced, decision: Decision) -> Decided:
-        """Write the state row and COMMIT."""
         counts = produced.counts
         self.in_doubt = counts.record_count > 0
         self.transaction.decide(decision)

@@ -258,7 +258,6 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 def run_encode_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> TaskReceipt:
-    """Encode the rows of one Spark partition, and send the result to the driver."""
     with plan.open_stream(identity) as stream:
         return encode(batches, plan, identity, stream)
 

@@ -139,8 +139,7 @@ class LaneWork:
     @property
     def follows_order(self) -> bool:
         """True if records follow the table's order among rows of one key: and have keys to be compacted by."""
-        ordered_rows = self.lane.records is not None and self.lane.order_by is not None
-        return ordered_rows and self.expressions.key is not None
+        return self.lane.order_by is not None and self.expressions.key is not None
 
     @property
     def leaves_out(self) -> bool:

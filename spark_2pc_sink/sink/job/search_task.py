@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
 
 from spark_2pc_sink.errors import DataError, RecordRefusedError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
-from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, find_refused, name_of, pack_rows, row_names
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, RefusedRow, find_refused, name_of, pack_rows
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
 from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskReceipt
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
@@ -39,7 +40,6 @@ class SearchPlan:
 
 
 def run_search_task(batches: Iterable[pa.RecordBatch], plan: SearchPlan, identity: TaskIdentity) -> TaskReceipt:
-    """Search for bad rows in one Spark partition."""
     with plan.tasks.open_stream(identity) as stream:
         return _SearchTask(plan, identity, stream).run(batches)
 
@@ -53,29 +53,23 @@ class _SearchTask:
         [self._lane] = tasks.lanes
         self._topics = replace(tasks.topics, ask=stream.ask)
         self._partitioner = RowPartitioner(self._lane.topic, self._topics.partition_count)
-        self._rows = 0
-        self._refused: list[RefusedRow] = []
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
+        refused: list[RefusedRow] = []
+        rows, most = 0, self._plan.most
         for batch in batches:
-            self._rows += batch.num_rows
-            self._search(batch)
-            if len(self._refused) > self._plan.most:
+            rows += batch.num_rows
+            names = batch.select([IDENTITY, NUMBER, WINS])
+            found = find_refused(batch.num_rows, partial(self._try, batch, names), most=most - len(refused))
+            refused += [RefusedRow.of(*name_of(names, row), output, error) for row, (output, error) in found]
+            if len(refused) > most:
                 break
         self._stream.finish()
-        return TaskReceipt(*self._identity, rows=self._rows, refused=tuple(self._refused), sent=self._stream.totals)
+        return TaskReceipt(*self._identity, rows=rows, refused=tuple(refused), sent=self._stream.totals)
 
-    def _search(self, batch: pa.RecordBatch) -> None:
-        names = row_names(batch)
-        found = find_refused(
-            batch.num_rows,
-            lambda start, stop: self._try(batch.slice(start, stop - start), names.slice(start, stop - start)),
-            most=self._plan.most - len(self._refused),
-        )
-        self._refused += [RefusedRow.of(*name_of(names, row), output, error) for row, (output, error) in found]
-
-    def _try(self, rows: pa.RecordBatch, names: pa.RecordBatch) -> tuple[str, DataError] | None:
+    def _try(self, batch: pa.RecordBatch, named: pa.RecordBatch, start: int, stop: int) -> tuple[str, DataError] | None:
         """Encode rows as records and COPY bytes; None if all succeeded, else the refusing output and the reason."""
+        rows, names = batch.slice(start, stop - start), named.slice(start, stop - start)
         output = f"topic {self._lane.topic or 'of the row'}"
         try:
             completed = completed_rows(self._lane, rows)

@@ -196,8 +196,6 @@ class SessionFacts:
 
 
 class ClassicSession(SessionFacts):
-    """A session whose JVM is the driver's."""
-
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
         super().__init__(spark, transactional_id)
         jvm: Any = spark._jvm  # noqa: SLF001 - plans are not public in PySpark

@@ -155,7 +155,6 @@ class TaskResults:
         return sum(receipt.arrow_bytes for receipt in self.receipts)
 
     def check_arrived(self, finished: Mapping[int, tuple[int, Mapping[int, LaneTotals]]]) -> None:
-        """Compare the receipts with the data received."""
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in self.receipts}
         for task in sorted(said.keys() | finished.keys()):
             if said.get(task) != finished.get(task):

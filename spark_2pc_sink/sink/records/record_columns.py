@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -88,8 +88,3 @@ class Topics:
                 raise TopicRefusedError(found["rule"], found["remedy"])
             self.known[topic] = TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))
         return self.known[topic]
-
-
-def write_answer(found: TopicFacts | TopicRefusedError) -> bytes:
-    """The driver's answer to a question about a topic."""
-    return json.dumps(asdict(found)).encode()

@@ -224,12 +224,10 @@ class JsonField:
 
     @property
     def head(self) -> bytes:
-        """The bytes before the text of a value."""
         return self.name if self.kind in _BARE else self.name + b'"'
 
     @property
     def tail(self) -> bytes:
-        """The bytes after the text of a value."""
         return b"" if self.kind in _BARE else b'Z"' if self.kind == "TimestampType" else b'"'
 
 
@@ -260,7 +258,6 @@ def _kind(data_type: DataType, settings: Mapping[str, str]) -> str:
 
 
 def made_sql(field: JsonField) -> str:
-    """Spark SQL for the column `JsonField.made`."""
     source = quoted(field.column)
     if field.kind in _FLOATS:
         # Digits come from Java: before version 19, its text is not always the shortest that identifies the number.

@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from spark_2pc_sink.clock import Clock, now_ms
@@ -33,7 +33,7 @@ from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, canonical_json
 from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
-from spark_2pc_sink.sink.records.record_columns import TopicFacts, TopicRefusedError, write_answer
+from spark_2pc_sink.sink.records.record_columns import TopicFacts, TopicRefusedError
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, BackgroundTask, Ended, Released
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.wire.batch_format import record_content
@@ -178,7 +178,7 @@ class RecordForwarder:
         batch = taken.batch
         if batch is None:
             topic = bytes(taken.frame.payload).decode(errors="replace")
-            self._source.answer(taken, write_answer(self._facts_of(topic)))
+            self._source.answer(taken, json.dumps(asdict(self._facts_of(topic))).encode())
             return
         session = self._session
         if session is None:
@@ -255,8 +255,6 @@ class TopicMetadata:
         return limits
 
 
-# --- dead letters ----------------------------------------------------------------------------------------------------
-
 #: A dead letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
 #: max.message.bytes, 1 048 588), so a topic with a higher limit makes no difference.
 DEAD_LETTER_BYTES_MAX: Final = 1_000_000
@@ -332,14 +330,11 @@ class DeadLetterTopic:
     def __init__(
         self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: ForwarderConnections
     ) -> None:
+        self.name: str | None = options.dead_letter_topic
         self._options = options
         self._query_id = query_id
         self._topics = topics
         self._connections = connections
-
-    @property
-    def name(self) -> str | None:
-        return self._options.dead_letter_topic
 
     def __str__(self) -> str:
         """Name among the outputs of a report."""

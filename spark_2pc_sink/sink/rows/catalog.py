@@ -83,7 +83,6 @@ _KINDS = {
     "I": "an index",
     "c": "a composite type",
 }
-_TABLE_KINDS = ("r", "p")
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,9 @@ def _why_unfit(
     """The violated rule, and the remedy; ``kind`` and ``persistence`` are those of ``pg_class``."""
     cursor.execute(_AROUND, {"table": name})
     [(parent, unlogged)] = cursor.fetchall()
-    if kind in _TABLE_KINDS and persistence == "t":
-        return f"{name} is a temporary table, which ends with its session", "name a permanent table"
-    if kind in _TABLE_KINDS:
+    if kind in ("r", "p"):
+        if persistence == "t":
+            return f"{name} is a temporary table, which ends with its session", "name a permanent table"
         logged = "; ".join(f"ALTER TABLE {each} SET LOGGED" for each in unlogged)
         return f"{name} is unlogged: a crash of the server would empty it, and batches are not repeated", logged
     shown = _KINDS.get(kind, "not a table")

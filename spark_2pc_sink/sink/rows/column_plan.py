@@ -371,8 +371,6 @@ def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:
             raise refused("columns", name, rule, "rename the fields")
 
 
-# --- the table, or columns that it lacks (``schema_evolution="add_columns"``) ------------------------------------
-
 #: Columns that every table has (PostgreSQL's manual, 5.6).
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _COLUMNS_MAX = 1_600

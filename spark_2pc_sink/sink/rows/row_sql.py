@@ -31,9 +31,7 @@ _TO_JSON: Final = re.compile(r"\bto_json\s*\(", re.IGNORECASE)
 
 def guarded_sql(sql: str, frame: DataFrame) -> str:
     """An expression over the batch, guarded if it builds JSON; one that is not of type string is unchanged."""
-    if _TO_JSON.search(sql) is None:
-        return sql
-    if frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString() != "string":
+    if _TO_JSON.search(sql) is None or frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString() != "string":
         return sql
     return guarded(sql, [(quoted(field.name), field.dataType) for field in frame.schema.fields])
 
@@ -111,8 +109,6 @@ def with_text_keys(spark_type: DataType) -> str:
         return f"struct<{', '.join(fields)}>"
     return spark_type.simpleString()
 
-
-# --- the identity and the fingerprint of a row -----------------------------------------------------------------------
 
 _NULL: Final = "'~'"
 _PLAIN: Final = "CAST({} AS STRING)"
@@ -193,8 +189,6 @@ def _refused(column: str, rule: str, remedy: str) -> ConfigurationError:
     rule = f"rows of the batch must be distinguishable, which column {column!r} prevents: {rule}"
     return refused("bad_rows", "dead_letter", rule, remedy)
 
-
-# --- the JSON of a dead letter -----------------------------------------------------------------------------------
 
 #: SQL for the text of types that to_json cannot convert in every supported Spark version, truncates to milliseconds, or
 #: converts depending on session settings, with which even a cast loses the era of a date.

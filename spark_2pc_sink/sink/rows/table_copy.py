@@ -98,8 +98,6 @@ def _slices(pieces: Iterable[CopyBytes]) -> Iterator[bytes]:
     yield COPY_TRAILER
 
 
-# --- PostgreSQL's refusals, as errors that name the row or the remedy ----------------------------------------------
-
 # SQLSTATE classes of errors in a row, or in a trigger that it fires. Deterministic: the same rows would be refused
 # again. 22: data exception (invalid JSON, a character missing in the database's encoding). 23: integrity constraint
 # violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK OPTION.
@@ -232,12 +230,10 @@ class TableRows(ABC):
                 self._cursor.execute(f"TRUNCATE {self._texts}")
         self.copied += copied
 
-    @abstractmethod
-    def delete(self) -> None:
+    def delete(self) -> None:  # noqa: B027 - only rows with keys delete others
         """Delete rows, if planned; all rows have been copied, and none of them is written yet."""
 
-    @abstractmethod
-    def write(self) -> None:
+    def write(self) -> None:  # noqa: B027 - without a table that collects them, they are in the target
         """Write the collected rows."""
 
     @abstractmethod
@@ -283,12 +279,6 @@ class TableRows(ABC):
 
 class AppendedRows(TableRows):
     """Rows that are copied directly into the target."""
-
-    def delete(self) -> None:
-        """There are no keys."""
-
-    def write(self) -> None:
-        """They are in the target."""
 
     def finish(self, rows: int) -> WrittenRows:
         tree = self._reread_tree()

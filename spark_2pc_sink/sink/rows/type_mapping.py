@@ -223,11 +223,6 @@ def _fraction(column: TargetColumn, unit_digits: int = _MICROSECOND_DIGITS) -> t
     return (WholeMultiple(10 ** (unit_digits - kept)),) if kept < _MICROSECOND_DIGITS else ()
 
 
-def _interval(_: DataType, column: TargetColumn) -> Storage | None:
-    fields, __ = _interval_limits(column)
-    return Storage(checks=_fraction(column)) if fields & _SECONDS else None
-
-
 def _interval_limits(column: TargetColumn) -> tuple[int, int]:
     """Interval fields, as bits, and fraction digits; for another type with a fraction, all fields and its digits.
 
@@ -268,7 +263,9 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
     ("TimestampNTZType", "timestamp"): _timestamp,
     # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
     ("TimeType", "time"): lambda _, column: Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS)),
-    ("DayTimeIntervalType", "interval"): _interval,
+    ("DayTimeIntervalType", "interval"): lambda _, column: (
+        Storage(checks=_fraction(column)) if _interval_limits(column)[0] & _SECONDS else None
+    ),
     ("YearMonthIntervalType", "interval"): lambda _, column: (
         None if _interval_limits(column)[0] == _YEARS else Storage(cast=True)
     ),

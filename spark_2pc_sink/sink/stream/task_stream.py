@@ -241,21 +241,15 @@ class TaskStream(StreamOutput):
         self._lost_by: OSError | None = None
 
     def __enter__(self) -> TaskStream:
-        self.connect()
-        try:
-            self._put(self._hello)
-            # The driver knows of the attempt before it has rows: it drops what an earlier one has sent.
-            self._flush()
-        except BaseException:
-            self.close()
-            raise
+        # The driver knows of the attempt before it has rows: it drops what an earlier one has sent.
+        self.connect(self._hello)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self) -> None:
-        """Connect, show the token, and wait until the driver accepts it."""
+    def connect(self, *first: Frame) -> None:
+        """Connect, show the token, and wait until the driver accepts it; then send the first frames."""
         address = self._address
         connect_s = min(_CONNECT_S_MAX, address.io_deadline_s)
         try:
@@ -275,6 +269,9 @@ class TaskStream(StreamOutput):
         try:
             self._send_all(memoryview(address.token))
             self._receive(DriverMessage.WELCOME)
+            for frame in first:
+                self._put(frame)
+            self._flush()
         except BaseException:
             self.close()
             raise

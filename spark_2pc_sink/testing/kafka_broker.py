@@ -119,7 +119,7 @@ class ReferenceCoordinator(LocalBroker):
         self.properties["transaction.version"] = str(transaction_version)
         if self.keep_prepared:
             self.properties["transaction.keep.prepared.enable"] = "true"
-        self.properties |= properties or {}
+        self.properties.update(properties or {})
 
     def _command(self) -> list[str]:
         settings = [f"--set={name}={value}" for name, value in self.properties.items()]
@@ -236,13 +236,15 @@ class KafkaBroker(LocalBroker):
         self.controller_port: int = free_port()
         controller = f"127.0.0.1:{self.controller_port}"
         #: A cluster of several nodes sets controller.quorum.voters here before the first start.
-        self.properties |= {
-            **ONE_NODE,
-            "controller.quorum.voters": f"{node_id}@{controller}",
-            "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            **(properties or {}),
-        }
+        self.properties.update(
+            {
+                **ONE_NODE,
+                "controller.quorum.voters": f"{node_id}@{controller}",
+                "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                **(properties or {}),
+            }
+        )
 
     def format_as(self, formatted: KafkaBroker) -> None:
         """Copy the storage of a formatted node that has not run yet, with this node's ids.

@@ -49,19 +49,29 @@ BUSY_BACKOFF_MS: Final = 20
 
 #: Produce answers after which the same record batch is sent again. The coordinator's three codes are from Kafka
 #: before 4.0; later versions use NOT_ENOUGH_REPLICAS instead.
-PRODUCE_RETRIED: Final = LEADER_MOVED | {
-    *COORDINATOR_MOVED,
-    *(Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION, Code.CONCURRENT_TRANSACTIONS),
-    *(Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
-}
+PRODUCE_RETRIED: Final = (
+    LEADER_MOVED
+    | COORDINATOR_MOVED
+    | {
+        Code.REQUEST_TIMED_OUT,
+        Code.NETWORK_EXCEPTION,
+        Code.CONCURRENT_TRANSACTIONS,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
 #: Produce answers that lose the transaction, but not the producer (KIP-890, TransactionAbortableException;
 #: KIP-360 for 45).
 _ABORTABLE: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_TXN_STATE, Code.TRANSACTION_ABORTABLE})
 _TOO_LARGE: Final = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
-_NOT_ALLOWED: Final = {
-    *(Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED),
-    *(Code.CLUSTER_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-}
+_NOT_ALLOWED: Final = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 _LOGIN_REFUSED: Final = frozenset(
     {Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE, Code.SASL_AUTHENTICATION_FAILED}
 )

@@ -159,7 +159,7 @@ def _compiled(text: str) -> bytes:
 
     roots = [Path(grpc_tools.__file__).parent / "_proto", Path(google.type.date_pb2.__file__).parents[2]]
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / _FILE).write_text(text)
+        (Path(folder) / _FILE).write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{root}" for root in [folder, *roots])]
         command += ["--include_imports", "--descriptor_set_out", f"{folder}/set", f"{folder}/{_FILE}"]
         # In a separate process: the compiler writes its messages to the process's standard error.

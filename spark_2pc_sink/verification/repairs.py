@@ -252,7 +252,7 @@ class MissingFiles:
             f"    {verify} --table-only\n",
         ]
         nothing = "# What is missing\n\nNothing could be written to a file.\n"
-        (self.directory / PAGE).write_text("\n".join(page) if parts else nothing)
+        (self.directory / PAGE).write_text("\n".join(page) if parts else nothing, encoding="utf-8")
         return sorted(str(path) for path in self.directory.iterdir())
 
     def _write(self, name: str, line: str) -> None:

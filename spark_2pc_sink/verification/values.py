@@ -135,7 +135,7 @@ def _compiled(text: str) -> list[Any]:
         ]
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / _FILE, Path(folder) / "descriptors"
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "grpc_tools.protoc", "--include_imports", f"--descriptor_set_out={target}"]
         command += [*(f"--proto_path={root}" for root in [folder, *roots]), str(source)]
         subprocess.run(command, check=True, timeout=_COMPILE_S_MAX)

@@ -50,8 +50,14 @@ if TYPE_CHECKING:
 _REFUSED: Final = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
 #: Errors that retrying the batch cannot fix.
 _PERMANENT: Final = (
-    *(*_REFUSED, ClaimRefusedError, CommitsLostError, DataError, HaltError, InDoubtError),
-    *(LocalProtocolError, TransactionExpiredError),
+    *_REFUSED,
+    ClaimRefusedError,
+    CommitsLostError,
+    DataError,
+    HaltError,
+    InDoubtError,
+    LocalProtocolError,
+    TransactionExpiredError,
 )
 #: Searches for bad rows in one batch. Usually one finds rows refused by tasks and one those refused by the database; in
 #: an upsert, the row that a bad one had superseded may be bad too.

@@ -178,7 +178,7 @@ def copied(plan: ColumnPlan, values: Any) -> None:
     """Rows, of which none is encoded."""
     encoder = CopyEncoder(replace(plan.copy_plan, row_keys=("id",)))
     try:
-        encoder.encode(batch_of(values))
+        encoder.checked(batch_of(values))
     finally:
         assert (encoder.rows, encoder.finish()) == (0, b"")
 

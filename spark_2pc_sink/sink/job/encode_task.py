@@ -339,9 +339,10 @@ class _LaneEncoder:
         if self.plan.sends:
             self._gather(completed)
         if self._rows is not None:
-            step = max(1, completed.num_rows * _PIECE_BYTES // max(completed.nbytes, 1))
-            for start in range(0, completed.num_rows, step):
-                self._send_rows(self._rows, self._rows.encode(completed.slice(start, step)))
+            checked = self._rows.checked(completed)
+            step = max(1, checked.num_rows * _PIECE_BYTES // max(checked.nbytes, 1))
+            for start in range(0, checked.num_rows, step):
+                self._send_rows(self._rows, self._rows.encode(checked.slice(start, step)))
 
     def finish(self) -> None:
         self._encode_waiting()

@@ -78,7 +78,7 @@ class _SearchTask:
             output = f"table {self._plan.table}"
             if self._lane.row_encoder is not None:
                 encoder = CopyEncoder(self._lane.row_encoder)
-                encoded = encoder.encode(completed) + encoder.finish()
+                encoded = encoder.encode(encoder.checked(completed)) + encoder.finish()
                 if self._plan.staged:
                     self._stream.rows(self._lane.index, pack_rows(names, encoded), names.num_rows)
         except DataError as error:

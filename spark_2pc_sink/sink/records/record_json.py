@@ -123,11 +123,12 @@ def escaped(column: Any) -> Any:
     data = column.buffers()[2]
     if data is None or not len(column):
         return column
-    read = np.frombuffer(data, np.uint8)
-    doubtful = (read < _SPACE) | (read == _QUOTE) | (read == _BACKSLASH)
-    found: list[int] = np.unique(read[doubtful]).tolist() if doubtful.any() else []
+    text, codes = data.to_pybytes(), np.frombuffer(data, np.uint8)
+    found = [code for code in (_BACKSLASH, _QUOTE) if code in text]
+    if codes.min(initial=_SPACE) < _SPACE:
+        found += np.unique(codes[codes < _SPACE]).tolist()
     # The backslash comes first, so that backslashes of later escapes stay single.
-    for code in sorted(found, key=lambda code: code != _BACKSLASH):
+    for code in found:
         column = pc.replace_substring(column, bytes([code]), _ESCAPES[code])
     return column
 

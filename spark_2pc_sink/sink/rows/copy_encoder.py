@@ -170,25 +170,29 @@ class CopyEncoder:
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self.rows: int = 0
 
-    def encode(self, batch: Any) -> bytes:
-        """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
+    def checked(self, batch: Any) -> Any:
+        """The columns to encode of a ``pyarrow.RecordBatch``, which may have others too, as a batch for `encode`.
 
-        The result may be empty: pgpq returns about a MiB at a time, always whole rows. If a value cannot be stored, an
-        UnstorableValueError is raised before any row of this batch is encoded.
+        A value that cannot be stored is an UnstorableValueError, before any row of the batch is encoded.
         """
         deleting = batch.column(DELETE_COLUMN) if self._deletes else None
         if deleting is not None and not pc.any(deleting).as_py():
             deleting = None
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
+        if self._schema is None:
+            names = [column.name for column in self._plan.columns]
+            self._schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def encode(self, checked: Any) -> bytes:
+        """Encode rows of `checked`. May return nothing: pgpq returns about a MiB at a time, always whole rows."""
         if self._encoder is None:
-            named = list(zip(self._plan.columns, arrays, strict=True))
-            self._schema = pa.schema([(column.name, array.type) for column, array in named])
-            builders = {column.name: _builder(column, self._schema.field(column.name)) for column, _ in named}
+            builders = {column.name: _builder(column, self._schema.field(column.name)) for column in self._plan.columns}
             self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
             # Not sent: `CopyReader` writes one for all tasks. The encoder requires the call.
             self._encoder.write_header()
-        encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
-        self.rows += batch.num_rows
+        encoded = bytes(self._encoder.write_batch(checked))
+        self.rows += checked.num_rows
         return encoded
 
     def finish(self) -> bytes:

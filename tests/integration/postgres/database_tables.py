@@ -126,7 +126,7 @@ def plan_of(
 def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:
     """One task's stream, in the pieces in which its encoder returned it."""
     encoder = CopyEncoder(plan.copy_plan)
-    return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
+    return [*(encoder.encode(encoder.checked(batch)) for batch in batches), encoder.finish()]
 
 
 def keyed(url: str, fields: Mapping[str, t.DataType] = ORDERS, **planned: Any) -> ColumnPlan:

@@ -61,7 +61,7 @@ def batch_of(values: Sequence[Any], arrow_type: Any = None, *, first_id: int = 1
 
 def encoded(plan: ColumnPlan, *batches: Any) -> list[tuple[bytes | None, ...]]:
     encoder = CopyEncoder(plan.copy_plan)
-    return decode(b"".join([*(encoder.encode(batch) for batch in batches), encoder.finish()]))
+    return decode(b"".join([*(encoder.encode(encoder.checked(batch)) for batch in batches), encoder.finish()]))
 
 
 def decode(stream: bytes) -> list[tuple[bytes | None, ...]]:
@@ -85,7 +85,7 @@ def test_all_rows_of_all_batches_arrive_in_order() -> None:
     """Without finish() pgpq keeps up to a MiB: 59 of a million rows were once lost so, without an error."""
     batches = [batch_of([f"row {row}" * 20] * 700, first_id=row * 700) for row in range(60)]
     encoder = CopyEncoder(TEXT.copy_plan)
-    pieces = [encoder.encode(batch) for batch in batches]
+    pieces = [encoder.encode(encoder.checked(batch)) for batch in batches]
     assert not all(pieces), "nothing was held back: this test shows nothing"
     rows = decode(b"".join([*pieces, encoder.finish()]))
     assert encoder.rows == len(rows) == 60 * 700
@@ -122,12 +122,12 @@ def test_reader_puts_rows_together_in_pieces_of_bounded_size() -> None:
 def test_row_is_told_by_its_upsert_key_or_its_number() -> None:
     bad = batch_of(["a", "\x00"])
     with pytest.raises(UnstorableValueError) as by_key:
-        CopyEncoder(plan_for(t.StringType(), "text", keys=["id"]).copy_plan).encode(bad)
+        CopyEncoder(plan_for(t.StringType(), "text", keys=["id"]).copy_plan).checked(bad)
     assert by_key.value.row_key == "id=101"
     encoder = CopyEncoder(TEXT.copy_plan)
-    encoder.encode(batch_of(["a"] * 5))
+    encoder.encode(encoder.checked(batch_of(["a"] * 5)))
     with pytest.raises(UnstorableValueError) as by_number:
-        encoder.encode(bad)
+        encoder.checked(bad)
     assert by_number.value.row_key == "number 6 of its task"
 
 

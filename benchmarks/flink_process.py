@@ -91,8 +91,12 @@ class FlinkProcess:
     def __init__(self, libs: Path, folder: Path, servers: Servers) -> None:
         self._log = folder / "flink.log"
         command = [
-            *(str(find_java_home() / "bin" / "java"), *_JVM),
-            *("-cp", f"{folder}:{libs}/*", _MAIN, json.dumps(_given(servers))),
+            str(find_java_home() / "bin" / "java"),
+            *_JVM,
+            "-cp",
+            f"{folder}:{libs}/*",
+            _MAIN,
+            json.dumps(_given(servers)),
         ]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(

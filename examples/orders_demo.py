@@ -118,7 +118,9 @@ class Demo:
     def _run_job(self, *before: str, sides: dict[str, str]) -> int:
         """Run the job in a process of its own, and show what it prints; its exit status, negative for a signal."""
         command = [
-            *(sys.executable, *before, str(EXAMPLES / "orders_job.py")),
+            sys.executable,
+            *before,
+            str(EXAMPLES / "orders_job.py"),
             f"--events={self._directory / 'events'}",
             f"--checkpoint={self._directory / 'checkpoint'}",
             f"--max-files-per-trigger={FILES_PER_BATCH}",

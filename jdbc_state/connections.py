@@ -69,7 +69,9 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         _log.warning(
             "the connection to %s at %s has no TLS, so rows and statements can be read in transit: %s. "
             "require_tls=True refuses such connections",
-            *(label, host, _REMEDY),
+            label,
+            host,
+            _REMEDY,
         )
 
 

@@ -57,8 +57,26 @@ PURE_PACKAGES = (
     "spark_2pc_sink/wire",
 )
 IMPURE_MODULES = {
-    *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "queue", "random", "sched", "secrets"),
-    *("select", "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid"),
+    "asyncio",
+    "concurrent",
+    "logging",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "queue",
+    "random",
+    "sched",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
 }
 #: Spelt in two halves, so that this file does not contain them.
 FORGOTTEN_NOTES = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")

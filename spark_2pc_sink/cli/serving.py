@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.cli.options import add_sides, add_timeout, given_sides
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.options.common import is_loopback
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sources import read_properties_file
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
+from spark_2pc_sink.web_server import MetricsAccess
 
 if TYPE_CHECKING:
     from spark_2pc_sink.monitoring import Watched

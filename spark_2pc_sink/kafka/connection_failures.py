@@ -160,10 +160,7 @@ _OUT_OF_DATE: Final = frozenset({9, 10})
 _NO_CRL: Final = frozenset({3, 11, 12})
 _WRONG_NAME: Final = frozenset({62, 64})
 #: Alerts about the client's certificate (RFC 8446, section 6.2).
-_CLIENT_CERTIFICATE: Final = {
-    *("ACCESS_DENIED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED", "CERTIFICATE_REVOKED"),
-    *("CERTIFICATE_UNKNOWN", "DECRYPT_ERROR", "NO_CERTIFICATE", "UNKNOWN_CA", "UNSUPPORTED_CERTIFICATE"),
-}
+_CLIENT_CERTIFICATE: Final = re.compile("ACCESS_DENIED|DECRYPT_ERROR|UNKNOWN_CA|.*CERTIFICATE.*")
 #: Alerts, and local errors, that mean no common version or cipher.
 _NOTHING_IN_COMMON: Final = frozenset(
     {"INSUFFICIENT_SECURITY", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
@@ -273,14 +270,15 @@ def _certificate_remedy(code: int, where: str, options: KafkaOptions) -> str:
 def _alert_finding(reason: str, options: KafkaOptions) -> tuple[str, str] | None:
     alert = _ALERT.fullmatch(reason)
     said = alert[1] if alert else reason
+    about_ours = alert is not None and _CLIENT_CERTIFICATE.fullmatch(said)
     certificate = options.ssl_certificate_location
-    if certificate is None and said in {*_CLIENT_CERTIFICATE, _EITHER}:
+    if certificate is None and (about_ours or said == _EITHER):
         other = " (or there is no common cipher)" if said == _EITHER else ""
         return (
             f"it requires a client certificate, and none is set{other}; it answered {said}",
             "set ssl.certificate.location to a PEM file with the client's certificate and key",
         )
-    if said in _CLIENT_CERTIFICATE:
+    if about_ours:
         return (
             f"it refused the client's certificate ssl.certificate.location={certificate}; it answered {said}",
             "check its dates, and that an authority in ssl.truststore.location of the broker has signed it",

@@ -10,9 +10,7 @@ first look: a restart of the exporter counts no batch twice, and omits batches w
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import threading
 import time
 from collections import defaultdict
@@ -24,9 +22,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from jdbc_state import DECIDED, OWED, HistoryLine, StateRow, history
-from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.recovery.report import StatusReport
+from spark_2pc_sink.web_server import MetricsAccess, metrics_app, serve_until_stopped
 
 #: History events that add a batch; a resend adds none, as its batch already has a line.
 _BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPTED})
@@ -254,15 +252,5 @@ class SinkCollector(Collector):
 
 
 def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
-    """Serve ``/metrics`` until SIGTERM or SIGINT. Prints one line, ``listening on HOST:PORT``, when it is ready."""
-
-    async def until_stopped() -> None:
-        stopping, server = asyncio.Event(), MetricsServer(SinkCollector(watched), access, in_thread=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        _, bound = await server.start(host, port)
-        print(f"listening on {host}:{bound}", flush=True)
-        await stopping.wait()
-        await server.stop()
-
-    asyncio.run(until_stopped())
+    """Serve ``/metrics``; see `serve_until_stopped`."""
+    serve_until_stopped(metrics_app(SinkCollector(watched), access), host, port)

@@ -141,7 +141,7 @@ def without_secrets(text: str) -> str:
 
     url = make_url(parse_database_url(text))
     return URL.create(
-        *("postgresql", url.username), host=url.host, port=url.port, database=url.database, query=_public_query(url)
+        "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=_public_query(url)
     ).render_as_string()
 
 

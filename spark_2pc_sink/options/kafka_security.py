@@ -153,7 +153,11 @@ _PASSWORD: Final = ("sasl_username", "sasl_password")
 _KERBEROS: Final = ("kerberos_service_name",)
 _SASL: Final = ("sasl_mechanism", *_PASSWORD, *_TOKENS, *_KERBEROS)
 _TLS: Final = (
-    *("ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password", "ssl_crl_location"),
+    "ssl_ca_location",
+    "ssl_certificate_location",
+    "ssl_key_location",
+    "ssl_key_password",
+    "ssl_crl_location",
 )
 
 

@@ -12,10 +12,21 @@ from spark_2pc_sink.options.settings import nearest, refused, shown
 
 #: Options of ``SchemaRegistryClient``: texts and numbers.
 _TEXTS: Final = {
-    *("url", "proxy", "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.token"),
-    *("bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope", "bearer.auth.issuer.endpoint.url"),
-    *("bearer.auth.logical.cluster", "bearer.auth.identity.pool.id", "ssl.ca.location", "ssl.certificate.location"),
-    *("ssl.key.location", "ssl.key.password"),
+    "url",
+    "proxy",
+    "basic.auth.user.info",
+    "bearer.auth.credentials.source",
+    "bearer.auth.token",
+    "bearer.auth.client.id",
+    "bearer.auth.client.secret",
+    "bearer.auth.scope",
+    "bearer.auth.issuer.endpoint.url",
+    "bearer.auth.logical.cluster",
+    "bearer.auth.identity.pool.id",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
 }
 _NUMBERS: Final = {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
 #: Options of its serializers: (name, default).

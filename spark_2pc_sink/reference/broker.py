@@ -12,13 +12,13 @@ import gc
 import resource
 import signal
 import sys
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.reference.config.properties import BrokerProperties, address_text
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
@@ -38,6 +38,7 @@ from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.protocol import handlers_of
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification, settings_of
+from spark_2pc_sink.web_server import MetricsAccess, http_server, listening_at, metrics_app
 
 #: How long a stop waits for requests in progress, including long polls.
 STOP_DEADLINE_S: Final = 2.0
@@ -116,7 +117,7 @@ async def _serve(
         if metrics is not None:
             # Imported on demand: the library takes longer to load than the rest of the start.
             with extra("metrics"):
-                from spark_2pc_sink.reference.metrics import BrokerMetrics  # noqa: PLC0415
+                from spark_2pc_sink.reference.metrics import BrokerMetrics, LoopCollector  # noqa: PLC0415
             figures = BrokerMetrics(
                 state=lambda: transactions.state,
                 logs=catalog.logs,
@@ -125,9 +126,10 @@ async def _serve(
                 transaction_max_timeout_ms=properties.transaction_max_timeout_ms,
                 now_ms=now_ms,
             )
-            metrics_server = MetricsServer(figures, metrics_access)
-            await metrics_server.start(*metrics)
-            ending.push_async_callback(metrics_server.stop)
+            app = metrics_app(LoopCollector(figures, asyncio.get_running_loop()), metrics_access)
+            # It ends with the process.
+            server_of_metrics = http_server(app, listening_at(*metrics))
+            threading.Thread(target=server_of_metrics.run, name="metrics", daemon=True).start()
         # Objects made by the start are permanent, and need not be scanned at each collection.
         gc.freeze()
         sys.stdout.write(f"listening on {address_text(*server.addresses[0])}\n")

@@ -8,6 +8,7 @@ KIP-664 ("Metrics") counts the partitions with one open for longer than ``transa
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from spark_2pc_sink.reference.transactions.service import VerificationMetrics
 
 #: Allowance beyond the longest timeout before a partition counts as late (KIP-664, Metrics).
 LATE_PADDING_MS: Final = 5 * 60 * 1000
+#: Less than Prometheus' usual time limit of a scrape, which is 10 s.
+_COLLECT_DEADLINE_S: Final = 8.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +80,20 @@ class BrokerMetrics(Collector):
         errors = CounterMetricFamily("kafka_connection_errors", "Connections closed by an error.", labels=["cause"])
         causes = {"protocol": network.protocol_errors, "login": network.failed_logins}
         yield _labelled(errors, {**causes, "handler": network.handler_errors})
+
+
+@dataclass(frozen=True, eq=False)
+class LoopCollector(Collector):
+    """Collects on the node's event loop, for a server in another thread."""
+
+    figures: Collector
+    loop: asyncio.AbstractEventLoop
+
+    def collect(self) -> list[Metric]:
+        async def collected() -> list[Metric]:
+            return list(self.figures.collect())
+
+        return asyncio.run_coroutine_threadsafe(collected(), self.loop).result(_COLLECT_DEADLINE_S)
 
 
 def _labelled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:

@@ -81,7 +81,9 @@ class IdPool:
         if len(self._held) < self._options.ids:
             self._log.warning(
                 "took only %d of %d transactional ids, as other processes hold the rest; raise ids_max=%d",
-                *(len(self._held), self._options.ids, self._options.ids_max),
+                len(self._held),
+                self._options.ids,
+                self._options.ids_max,
             )
         self._keeper = threading.Thread(target=self._keep, name="spark_2pc_sink ids", daemon=True)
         self._keeper.start()

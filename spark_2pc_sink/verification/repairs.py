@@ -63,11 +63,10 @@ class Commands:
         return self._kafka("kafka-console-producer.sh", "--topic", topic, "--reader-config", reader)
 
     def console_consumer(self, topic: str, partition: int, offset: int) -> str:
-        return self._kafka(
-            *("kafka-console-consumer.sh", "--topic", topic, "--partition", str(partition), "--offset", str(offset)),
-            *("--max-messages", "1", "--isolation-level", "read_committed"),
-            *("--property", "print.key=true", "--property", "print.headers=true"),
-        )
+        place = ["--topic", topic, "--partition", str(partition), "--offset", str(offset)]
+        one = ["--max-messages", "1", "--isolation-level", "read_committed"]
+        shown = ["--property", "print.key=true", "--property", "print.headers=true"]
+        return self._kafka("kafka-console-consumer.sh", *place, *one, *shown)
 
     def _kafka(self, program: str, *words: str) -> str:
         kafka = self.options.kafka

@@ -30,8 +30,16 @@ if TYPE_CHECKING:
 
 #: Keys of a lane's layout that describe its records; the rest describe its rows.
 _OF_RECORDS: Final = (
-    *("topic", "key", "value", "headers", "partition", "key_format", "value_format"),
-    *("upsert_superseded", "tombstone_when", "records"),
+    "topic",
+    "key",
+    "value",
+    "headers",
+    "partition",
+    "key_format",
+    "value_format",
+    "upsert_superseded",
+    "tombstone_when",
+    "records",
 )
 #: Prefix in the text of an output that is a table; its name follows.
 _ROWS: Final = "Rows("

@@ -40,7 +40,7 @@ _TWO: Final = 2
 _VALUE_COLUMN: Final = re.compile(r"(?<!\w)value(?!\w)", re.IGNORECASE)
 #: Types with the same texts in Spark and in PostgreSQL.
 _SAME_TEXT: Final = frozenset(
-    {*("text", "varchar", "bpchar", "json", "jsonb", "uuid"), *("int2", "int4", "int8", "bool", "date")}
+    {"text", "varchar", "bpchar", "json", "jsonb", "uuid", "int2", "int4", "int8", "bool", "date"}
 )
 
 

@@ -44,22 +44,32 @@ def _codes(*names: str) -> frozenset[int]:
 
 _NO_ANSWER: Final = _codes("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 _REFUSED: Final = _codes(
-    *("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"),
-    *("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"),
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "_AUTHENTICATION",
+    "SASL_AUTHENTICATION_FAILED",
 )
 #: The topic or partition does not exist.
 _NO_TOPIC: Final = _codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 #: A topic was just made, or a leader has moved.
 _NO_LEADER_YET: Final = _codes(
-    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE")
+    "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE"
 )
 _END: Final = _codes("_PARTITION_EOF")
 #: Also that of a log start beyond the requested offset.
 _LOST: Final = _END | _codes("_AUTO_OFFSET_RESET")
 #: Options with the same name in librdkafka.
 _SAME_SETTINGS: Final = (
-    *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "reconnect.backoff.ms"),
-    *("reconnect.backoff.max.ms", "ssl.ca.location", "ssl.certificate.location", "ssl.key.password"),
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.username",
+    "sasl.password",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.password",
     "ssl.crl.location",
 )
 #: librdkafka prints topic ids in a different alphabet of Base64 than Kafka.

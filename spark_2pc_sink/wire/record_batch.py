@@ -280,11 +280,12 @@ class EncodedBatch(PlacedBatch):
 
 def unassigned_header(payload_bytes: int, codec: Compression, record_count: int, timestamp_ms: int) -> bytes:
     """The header of a transaction's batch without a producer, see `BatchHeader`."""
-    return HEADER.pack(
-        *(0, HEADER_BYTES + payload_bytes - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0),
-        *(codec.value | TRANSACTIONAL_BIT, record_count - 1, timestamp_ms, timestamp_ms),
-        *(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, record_count),
-    )
+    batch_bytes = HEADER_BYTES + payload_bytes - LOG_OVERHEAD_BYTES
+    times = (timestamp_ms, timestamp_ms)
+    producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+    attributes, last_delta = codec.value | TRANSACTIONAL_BIT, record_count - 1
+    before_crc = (0, batch_bytes, NO_LEADER_EPOCH, MAGIC, 0)
+    return HEADER.pack(*before_crc, attributes, last_delta, *times, *producer, record_count)
 
 
 def encode_unassigned_batch(

@@ -76,8 +76,15 @@ BATCHES_BACK = 2
 #: Errors that no fault here may lead to: a person would have to act, or the driver has broken its own rules.
 REFUSED = frozenset(
     {
-        *("HaltError", "ClaimRefusedError", "ConfigurationError", "DataError", "LocalProtocolError"),
-        *("AuthorizationError", "SupersededError", "AssertionError", "Difference"),
+        "HaltError",
+        "ClaimRefusedError",
+        "ConfigurationError",
+        "DataError",
+        "LocalProtocolError",
+        "AuthorizationError",
+        "SupersededError",
+        "AssertionError",
+        "Difference",
     }
 )
 

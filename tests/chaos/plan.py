@@ -10,9 +10,15 @@ from itertools import chain, count
 #: Right after these steps, and right before these calls, a driver can be told to stop (`tests.harness.driver_config`).
 #: Between the two commits twice as often: there a death leaves the two sides apart.
 PLACES = (
-    *("step:PLACE", "step:BEGIN", "step:PRODUCE", "step:PREPARE", "copy", "commit"),
+    "step:PLACE",
+    "step:BEGIN",
+    "step:PRODUCE",
+    "step:PREPARE",
+    "copy",
+    "commit",
     *("step:DECIDE", "end") * 2,
-    *("step:COMPLETE", "step:NOTE"),
+    "step:COMPLETE",
+    "step:NOTE",
 )
 #: Wherever it is, without being told.
 ANYWHERE = "anywhere"

@@ -16,7 +16,6 @@ import google_crc32c
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState
-from spark_2pc_sink.metrics_server import HttpRequest, MetricsAccess, refusal
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.settings import options_of, value_of_text
 from spark_2pc_sink.options.sink import SinkOptions
@@ -170,15 +169,6 @@ def logins(data: bytes) -> None:
                 assert user is None or b"secret" in data
 
 
-def http_heads(data: bytes) -> None:
-    """The head of a request for figures: nobody is let in under another name, or without the token."""
-    request = HttpRequest.parse(data)
-    access = MetricsAccess(frozenset({"watch"}), token="0123456789")
-    if refusal(request, access) is None:
-        assert b"0123456789" in data
-        assert b"/metrics" in data
-
-
 def kafka_properties(data: bytes) -> None:
     """Properties of a client, lines of NAME=VALUE."""
     lines = (line.partition("=") for line in data.decode(errors="replace").splitlines())
@@ -261,7 +251,6 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         compressed,
         internal_records,
         logins,
-        http_heads,
         kafka_properties,
         broker_properties,
         option_texts,

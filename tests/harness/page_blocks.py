@@ -19,8 +19,15 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Every page that a user reads, by its path from the root.
 PAGES: Final = (
-    *("README.md", "RUNBOOK.md", "CONTRIBUTING.md", "SECURITY.md", "SUPPORT.md", "ARCHITECTURE.md"),
-    *("examples/README.md", "docker/README.md", "tests/README.md"),
+    "README.md",
+    "RUNBOOK.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "SUPPORT.md",
+    "ARCHITECTURE.md",
+    "examples/README.md",
+    "docker/README.md",
+    "tests/README.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
 #: Between back quotes in a sentence or a table.

@@ -121,7 +121,12 @@ _TESTING_PROJECT: Final = (
 _PERMISSIONS: Final = "tests/integration/sink/test_check.py"
 _CI: Final = ".ci/run"
 _TO_EXECUTORS: Final = (
-    *("pip wheel", "cp dist/", "python -m venv", "environment/bin/pip", "(cd environment", "/opt/spark-python/bin/"),
+    "pip wheel",
+    "cp dist/",
+    "python -m venv",
+    "environment/bin/pip",
+    "(cd environment",
+    "/opt/spark-python/bin/",
     "spark-submit",
 )
 _CLUSTER: Final = "tests/integration/docs/test_tutorial.py::test_what_brings_the_package_to_executors"

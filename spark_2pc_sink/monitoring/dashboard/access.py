@@ -19,12 +19,12 @@ from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.exceptions import SecurityError
 
+from spark_2pc_sink.web_server import REQUEST_BYTES_MAX
+
 _log = logging.getLogger(__name__)
 
 #: Lifetime of a login, and of an open form.
 SESSION: Final = timedelta(hours=8)
-#: The largest form contains an id and a reason.
-FORM_BYTES_MAX: Final = 16 * 1024
 _GRANTED: Final = "granted"
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
@@ -53,7 +53,7 @@ class DashboardAccess:
             PERMANENT_SESSION_LIFETIME=SESSION,
             WTF_CSRF_TIME_LIMIT=int(SESSION.total_seconds()),
             TRUSTED_HOSTS=["127.0.0.1", "localhost", *self.hosts],
-            MAX_CONTENT_LENGTH=FORM_BYTES_MAX,
+            MAX_CONTENT_LENGTH=REQUEST_BYTES_MAX,
         )
         # Before the check of forms: without a login, requests only get the login page.
         app.before_request(self._check)

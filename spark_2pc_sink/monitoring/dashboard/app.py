@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import socket
-import sys
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,16 +11,16 @@ from typing import Final
 from flask import Flask, abort, render_template, request
 from flask.typing import ResponseReturnValue
 from sqlalchemy.engine import make_url
-from waitress.server import BaseWSGIServer, create_server
 from werkzeug.exceptions import HTTPException, SecurityError
 
 from spark_2pc_sink.choices import TABLE, Act, Choice, HaltError, Symptom
 from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard import sink_views
-from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.sink_views import TONES, badge, bar_chart
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.web_server import serve_until_stopped
 
 #: Lines of the history and of the actions on a sink's page.
 LINES_SHOWN: Final = 40
@@ -200,25 +197,4 @@ def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - 
 
 
 def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT. Prints one line, ``listening on http://HOST:PORT``, when it is ready."""
-    listening = socket.create_server((host, port))
-    server = http_server(make_app(watched, access), listening)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    print(f"listening on http://{host}:{listening.getsockname()[1]}", flush=True)
-    # It ends by SystemExit and KeyboardInterrupt, and closes its connections.
-    server.run()
-
-
-def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
-    server = create_server(
-        app,
-        sockets=[listening],
-        threads=8,  # pages rendered at the same time; each waits for both sides
-        ident=None,  # no Server header
-        # By default it accepts a gigabyte from any client, into a file, before it calls the application.
-        max_request_body_size=FORM_BYTES_MAX,
-        max_request_header_size=FORM_BYTES_MAX,
-    )
-    # Several sockets would be served by another class.
-    assert isinstance(server, BaseWSGIServer)
-    return server
+    serve_until_stopped(make_app(watched, access), host, port, scheme="http://")

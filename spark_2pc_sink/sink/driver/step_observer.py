@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Clock
@@ -55,11 +55,8 @@ class StepTimes:
 
 #: Prefix of attribute and span names.
 _PREFIX = "spark_2pc_sink"
-#: Report fields that are attributes of the batch's span.
-_REPORTED = (
-    *("attempts", "prepared", "row_count", "record_count", "rows_deleted", "rows_left_out", "record_bytes", "bad_rows"),
-    *("source_lag", "event_delay_s"),
-)
+#: Report fields that the batch's span has otherwise, or that are not single values.
+_NO_ATTRIBUTES: Final = {"transactional_id", "batch_id", "placement", "seconds", "step_seconds", "outputs"}
 
 
 class BatchSpans:
@@ -94,5 +91,6 @@ class BatchSpans:
     def report(self, report: BatchReport) -> None:
         if self._span is not None and self._span.is_recording():
             self._span.set_attribute(f"{_PREFIX}.placement", report.placement.name.lower())
-            found = {name: getattr(report, name) for name in _REPORTED}
-            self._span.set_attributes({f"{_PREFIX}.{name}": each for name, each in found.items() if each is not None})
+            found = {name: each for name, each in vars(report).items() if each is not None}
+            shown = found.keys() - _NO_ATTRIBUTES
+            self._span.set_attributes({f"{_PREFIX}.{name}": found[name] for name in shown})

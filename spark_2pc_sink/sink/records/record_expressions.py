@@ -19,16 +19,24 @@ from spark_2pc_sink.sink.records.record_columns import ARROW_TEXT_TYPES, BYTES_T
 from spark_2pc_sink.sink.records.record_json import NESTED, WHOLE_ROW, JsonField, json_fields, made_sql
 from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import OWN_PREFIX
-from spark_2pc_sink.sink.rows.row_sql import guarded, guarded_sql, json_sql, parts_of
+from spark_2pc_sink.sink.rows.row_sql import TEXTS, guarded, guarded_sql, json_sql, parts_of
+from spark_2pc_sink.sink.rows.type_mapping import INTEGERS
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 #: Types that `json_sql` converts as Spark's to_json does: all but timestamps, and types of later versions.
-_SAME_IN_TABLES: Final = frozenset(
-    {
-        *("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"),
-        *("StringType", "CharType", "VarcharType", "BinaryType", "DateType", "ArrayType", "MapType", "StructType"),
-    }
-)
+_SAME_IN_TABLES: Final = {
+    *INTEGERS,
+    *TEXTS,
+    "BooleanType",
+    "FloatType",
+    "DoubleType",
+    "DecimalType",
+    "BinaryType",
+    "DateType",
+    "ArrayType",
+    "MapType",
+    "StructType",
+}
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,24 @@ class Orders:
     @property
     def arguments(self) -> list[str]:
         return [
-            *("--remote", self.remote, "--events", str(self.directory / "events")),
-            *("--checkpoint", str(self.directory / "checkpoint"), "--kafka", self.kafka.bootstrap),
-            *("--database", self.database, "--topic", self.topic, "--table", "orders"),
-            *("--transactional-id", self.name, "--max-files-per-trigger", "1"),
+            "--remote",
+            self.remote,
+            "--events",
+            str(self.directory / "events"),
+            "--checkpoint",
+            str(self.directory / "checkpoint"),
+            "--kafka",
+            self.kafka.bootstrap,
+            "--database",
+            self.database,
+            "--topic",
+            self.topic,
+            "--table",
+            "orders",
+            "--transactional-id",
+            self.name,
+            "--max-files-per-trigger",
+            "1",
         ]
 
     def run(self, python: str = sys.executable) -> None:

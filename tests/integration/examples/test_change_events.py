@@ -177,10 +177,14 @@ def test_changes_become_a_table_and_a_compacted_topic(
     gone = made.message({"before": None, "after": None, "op": "d", "source": {"lsn": 22}})
     job.send(
         (1, event("u", A, UNTOUCHED, 20)),
-        *((2, event("d", (2, None, None, None, None, None), None, 21)), (2, None)),
+        (2, event("d", (2, None, None, None, None, None), None, 21)),
+        (2, None),
         # Without a row before it (REPLICA IDENTITY NOTHING), and a tombstone in an envelope.
-        *((made.message({"id": 3}), gone), (3, made.message(None)), (3, event("c", None, C, 23))),
-        *((4, event("c", None, DEAREST, 24)), (4, event("u", DEAREST, (*DEAREST[:3], UNAVAILABLE, None, None), 25))),
+        (made.message({"id": 3}), gone),
+        (3, made.message(None)),
+        (3, event("c", None, C, 23)),
+        (4, event("c", None, DEAREST, 24)),
+        (4, event("u", DEAREST, (*DEAREST[:3], UNAVAILABLE, None, None), 25)),
         (b"prefix", made.message({"op": "m", "source": {"lsn": 26}, "message": {"prefix": "p", "content": "YQ=="}})),
     )
     job.run()

@@ -23,9 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jdbc_state import DONE
 from spark_2pc_sink import recover
-from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.testing import read_topic
+from spark_2pc_sink.web_server import MetricsAccess
 from tests.conftest import StartKafka, or_skip
 from tests.harness import ROOT
 from tests.harness.chromium import chromium_with, find_chromium

@@ -293,8 +293,18 @@ def test_the_project_and_the_plugin_work_from_the_wheel(tmp_path: Path) -> None:
     project = Path(shutil.copytree(PROJECT, tmp_path / "project"))
     (project / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
     said = run_program(
-        *(sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", "-p", "spark-2pc-sink"),
-        *("-k", f"test_first or [{Step.DECIDE.name}]"),
+        sys.executable,
+        "-m",
+        "pytest",
+        "-W",
+        "error",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "spark-2pc-sink",
+        "-k",
+        f"test_first or [{Step.DECIDE.name}]",
         cwd=project,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(wheel)},
     )

@@ -99,7 +99,9 @@ def test_a_wrong_word_is_json_of_every_command(command: str, capsys: pytest.Capt
         (halt(), 3, "gap", ["do this", "or that"]),
         (
             ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedies=("adopt",)),
-            *(1, None, ["adopt"]),
+            1,
+            None,
+            ["adopt"],
         ),
         (PermissionError(13, "Permission denied"), 1, None, []),
     ],

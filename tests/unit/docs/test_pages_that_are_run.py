@@ -32,9 +32,20 @@ VALUES = {"ID": "orders", "…": "--bootstrap-server h:9092", "N": "7", "FIRST..
 _REPLAYED = {"outcome_lost", "topic_remade", "resend_differs"}
 #: What is left to the person at the end of a way, where its answers settle nothing by themselves.
 BY_HAND = {
-    *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_blocked"),
-    *("id_in_use", "other_query", "not_the_first_batch", "gap", "batches_restarted", "replay_differs"),
-    *("not_handed_over", *_REPLAYED),
+    "driver_alive",
+    "owed",
+    "not_known",
+    "kafka_out_of_reach",
+    "database_out_of_reach",
+    "readers_blocked",
+    "id_in_use",
+    "other_query",
+    "not_the_first_batch",
+    "gap",
+    "batches_restarted",
+    "replay_differs",
+    "not_handed_over",
+    *_REPLAYED,
 }
 
 

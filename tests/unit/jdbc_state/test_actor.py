@@ -72,8 +72,14 @@ def test_what_people_decide_is_never_trimmed() -> None:
 
 #: Logs that are of no sink, or of all: those of servers, libraries and the command line, and the one of all others.
 _OF_NO_SINK: Final = (
-    *("reference", "testing", "monitoring", "cli"),
-    *("topic_reader.py", "sink_log.py", "metrics_server.py", "session_facts.py", "msk.py"),
+    "reference",
+    "testing",
+    "monitoring",
+    "cli",
+    "topic_reader.py",
+    "sink_log.py",
+    "session_facts.py",
+    "msk.py",
 )
 
 

@@ -93,8 +93,22 @@ def test_a_function_that_returns_no_text_is_refused(returned: object) -> None:
 @pytest.mark.parametrize(
     "sqlstate",
     [
-        *("40001", "40P01", "55P03", "25P03", "57P01", "57P02", "57P03"),
-        *("08000", "08003", "08006", "08007", "53000", "53100", "53200", "53300", "53400"),
+        "40001",
+        "40P01",
+        "55P03",
+        "25P03",
+        "57P01",
+        "57P02",
+        "57P03",
+        "08000",
+        "08003",
+        "08006",
+        "08007",
+        "53000",
+        "53100",
+        "53200",
+        "53300",
+        "53400",
     ],
 )
 def test_what_may_succeed_when_it_is_run_again(sqlstate: str) -> None:

@@ -135,9 +135,17 @@ def test_what_the_function_gets_and_gives() -> None:
 
 
 NONE = [
-    *("token", ("token",), ("", 1.0), ("two words", 1.0), (b"bytes", 1.0), ("token", 1.0, "me", {}, "more")),
-    *(("token", "soon"), ("token", True), ("token", 1.0, "me", "x=y")),
-    *(("token", 1.0, "me", {"auth": "x"}), ("token", 1.0, "me", {"name": "line\x01"})),
+    "token",
+    ("token",),
+    ("", 1.0),
+    ("two words", 1.0),
+    (b"bytes", 1.0),
+    ("token", 1.0, "me", {}, "more"),
+    ("token", "soon"),
+    ("token", True),
+    ("token", 1.0, "me", "x=y"),
+    ("token", 1.0, "me", {"auth": "x"}),
+    ("token", 1.0, "me", {"name": "line\x01"}),
 ]
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
@@ -17,13 +16,13 @@ from jdbc_state import ActionLine, HistoryLine, SqlStateStore, StateRow
 from jdbc_state.sessions import DriverSession, Liveness
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.monitoring import Watched
 from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
-from spark_2pc_sink.monitoring.dashboard.app import http_server, make_app
+from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.exporter import SinkCollector
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport, StatusReport, UnreadableSink
+from spark_2pc_sink.web_server import MetricsAccess, http_server, metrics_app
 from tests.unit.recovery.test_report import LOOK, ROW
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
@@ -174,9 +173,9 @@ DEADLINE_S = 20
 
 
 @contextmanager
-def dashboard(access: DashboardAccess, watched: Shown | None = None) -> Iterator[int]:
+def served(app: Any) -> Iterator[int]:
     listening = socket.create_server(("127.0.0.1", 0))
-    server: Any = http_server(make_app(watched or Shown(), access), listening)
+    server: Any = http_server(app, listening)
     serving = threading.Thread(target=server.run)
     serving.start()
     try:
@@ -188,18 +187,10 @@ def dashboard(access: DashboardAccess, watched: Shown | None = None) -> Iterator
         server.task_dispatcher.shutdown()
 
 
-@contextmanager
-def figures(access: MetricsAccess, watched: Shown | None = None) -> Iterator[int]:
-    loop = asyncio.new_event_loop()
-    running = threading.Thread(target=loop.run_forever)
-    running.start()
+def dashboard(access: DashboardAccess, watched: Shown | None = None) -> AbstractContextManager[int]:
+    return served(make_app(watched or Shown(), access))
+
+
+def figures(access: MetricsAccess, watched: Shown | None = None) -> AbstractContextManager[int]:
     collector = SinkCollector(watched or Shown(found=StatusReport(sinks=(sink(),))))
-    server = MetricsServer(collector, access, in_thread=True)
-    try:
-        yield asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(DEADLINE_S)[1]
-    finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(DEADLINE_S)
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(DEADLINE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        running.join(DEADLINE_S)
-        loop.close()
+    return served(metrics_app(collector, access))

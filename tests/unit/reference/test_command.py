@@ -12,10 +12,10 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import output
-from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference import broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import free_port, wait_until
+from spark_2pc_sink.web_server import MetricsAccess
 
 MEMORY = ("--in-memory", "--listen", "127.0.0.1:0")
 

@@ -100,7 +100,13 @@ def test_what_is_confirmed_is_done_and_verified() -> None:
     assert "  In the history:\n  commit of orders by me on here" in walk.said
     assert "the same: 9 records" in walk.said
     assert [step.kind for step in walk.protocol.steps] == [
-        *("saw", "answered", "answered", "did", "saw", "verified", "ended")
+        "saw",
+        "answered",
+        "answered",
+        "did",
+        "saw",
+        "verified",
+        "ended",
     ]
     assert walk.noted("did")[0]["command"] == COMMAND
 

@@ -288,8 +288,17 @@ def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:
         (ALL, {"logs": replace(LOGS, topic_ids={TOPIC: ""})}, [], ""),
     ],
     ids=[
-        *("gone", "something else", "no beginning", "a stranger", "two strangers", "topic gone", "topic remade"),
-        *("log's beginning", "log's end", "partition", "no id"),
+        "gone",
+        "something else",
+        "no beginning",
+        "a stranger",
+        "two strangers",
+        "topic gone",
+        "topic remade",
+        "log's beginning",
+        "log's end",
+        "partition",
+        "no id",
     ],
 )
 def test_what_differs_is_named(offsets: tuple[int, ...], how: dict[str, Any], kinds: list[str], told: str) -> None:

@@ -163,7 +163,13 @@ def test_what_the_sink_writes_is_read(large: bool) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(None, b"\xff", b"{", b"[]", b"1", {}, {**TOLD, "transactional_id": "other"}),
+        None,
+        b"\xff",
+        b"{",
+        b"[]",
+        b"1",
+        {},
+        {**TOLD, "transactional_id": "other"},
         *({name: value for name, value in TOLD.items() if name != left_out} for left_out in ("identity", "row")),
     ],
 )

@@ -216,7 +216,12 @@ def test_a_field_has_the_value_of_the_same_expression(
 @pytest.mark.parametrize(
     "value",
     [
-        *("name", "to_json(m)", "f(struct(a))", "struct(a) || struct(b)", "to_json(struct(a)) || (b)", "struct()"),
+        "name",
+        "to_json(m)",
+        "f(struct(a))",
+        "struct(a) || struct(b)",
+        "to_json(struct(a)) || (b)",
+        "struct()",
         "named_struct(n, id)",
     ],
 )

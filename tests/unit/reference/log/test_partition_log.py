@@ -65,8 +65,10 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     await log.flush()
     found = [await log.offset_for_timestamp(ms, UNCOMMITTED) for ms in (0, 10, 11, 30, 31)]
     assert found == [
-        *(FoundOffset(0, 10, 0), FoundOffset(0, 10, 0)),
-        *(FoundOffset(1, 30, 0), FoundOffset(1, 30, 0)),
+        FoundOffset(0, 10, 0),
+        FoundOffset(0, 10, 0),
+        FoundOffset(1, 30, 0),
+        FoundOffset(1, 30, 0),
         NOT_FOUND,
     ]
     assert await log.offset_of_max_timestamp(UNCOMMITTED) == FoundOffset(1, 30, 0)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_2pc_sink import metrics_server as served
-from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
+from spark_2pc_sink import web_server
 from spark_2pc_sink.reference.coordinator.states import CoordinatorState, StateId
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
-from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics
+from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics, LoopCollector
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.service import VerificationMetrics
+from spark_2pc_sink.web_server import REQUEST_BYTES_MAX, MetricsAccess, metrics_app
 from spark_2pc_sink.wire.batch_format import read_header
+from tests.unit.monitoring.samples import served
 from tests.unit.reference.coordinator.driver import Driver, metadata
 from tests.unit.reference.node import START_MS, batch
 
@@ -81,14 +83,16 @@ def test_a_transaction_is_late_after_the_longest_timeout_and_five_minutes(beyond
 
 
 async def test_the_page_is_what_prometheus_reads() -> None:
+    """Collected on the loop of the node, which the server's threads leave alone."""
     logs = [partition((7, START_MS), topic='a"b'), partition((7, START_MS), (8, START_MS))]
     state = Driver.of(metadata(StateId.ONGOING, start_ms=START_MS - 1500)).state
-    server = MetricsServer(metrics(*logs, state=state), MetricsAccess())
-    host, port = await server.start("127.0.0.1", 0)
-    with await asyncio.to_thread(urlopen, f"http://{host}:{port}/metrics", timeout=10) as page:
+    collector = LoopCollector(metrics(*logs, state=state), asyncio.get_running_loop())
+    with (
+        served(metrics_app(collector, MetricsAccess())) as port,
+        await asyncio.to_thread(urlopen, f"http://127.0.0.1:{port}/metrics", timeout=10) as page,
+    ):
         assert page.headers["Content-Type"].startswith("text/plain; version=")
         body = page.read()
-    await server.stop()
     samples = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -113,20 +117,11 @@ async def test_the_page_is_what_prometheus_reads() -> None:
     }
 
 
-async def test_who_sends_nothing_or_is_one_too_many_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "_CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(served, "_CLIENT_DEADLINE_S", 0.5)
-    server = MetricsServer(metrics(), MetricsAccess())
-    address = await server.start("127.0.0.1", 0)
-    silent = [await asyncio.open_connection(*address) for _ in range(3)]
-    # The third first, then those whose time is over.
-    ended = [asyncio.ensure_future(reader.read()) for reader, _ in reversed(silent)]
-    done, _ = await asyncio.wait(ended, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-    assert done == {ended[0]}
-    done, _ = await asyncio.wait(ended, timeout=10)
-    assert done == set(ended)
-    for each in ended:
-        assert each.exception() is not None or each.result() == b""
-    for _, writer in silent:
-        writer.close()
-    await server.stop()
+def test_who_sends_nothing_or_too_much_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "CLIENT_DEADLINE_S", 1)
+    with served(metrics_app(metrics(), MetricsAccess())) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as endless:
+            endless.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX)
+            assert endless.recv(100).startswith(b"HTTP/1.0 431")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 #: The largest form of the dashboard contains an id and a reason; a scrape has some hundred bytes.
 REQUEST_BYTES_MAX: Final = 16 * 1024
 #: A connection without activity is closed after one to two of these.
-CLIENT_DEADLINE_S: Final = 10
+CLIENT_DEADLINE_S: Final = 5
+#: Open sockets, of which two are the server's own; further connections wait.
+SOCKETS_MAX: Final = 100
 _PORT: Final = re.compile(r":[0-9]+$")
 _HEADERS: Final = (
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
@@ -108,6 +110,7 @@ def http_server(app: WSGIApplication, listening: socket.socket) -> BaseWSGIServe
         max_request_header_size=REQUEST_BYTES_MAX,
         channel_timeout=CLIENT_DEADLINE_S,
         cleanup_interval=CLIENT_DEADLINE_S,
+        connection_limit=SOCKETS_MAX,
     )
     # Several sockets would be served by another class.
     assert isinstance(server, BaseWSGIServer)

@@ -160,7 +160,10 @@ _OUT_OF_DATE: Final = frozenset({9, 10})
 _NO_CRL: Final = frozenset({3, 11, 12})
 _WRONG_NAME: Final = frozenset({62, 64})
 #: Alerts about the client's certificate (RFC 8446, section 6.2).
-_CLIENT_CERTIFICATE: Final = re.compile("ACCESS_DENIED|DECRYPT_ERROR|UNKNOWN_CA|.*CERTIFICATE.*")
+_CLIENT_CERTIFICATE: Final = re.compile(
+    "ACCESS_DENIED|DECRYPT_ERROR|UNKNOWN_CA"
+    "|(BAD|NO|UNSUPPORTED)_CERTIFICATE|CERTIFICATE_(EXPIRED|REQUIRED|REVOKED|UNKNOWN)"
+)
 #: Alerts, and local errors, that mean no common version or cipher.
 _NOTHING_IN_COMMON: Final = frozenset(
     {"INSUFFICIENT_SECURITY", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
@@ -270,7 +273,7 @@ def _certificate_remedy(code: int, where: str, options: KafkaOptions) -> str:
 def _alert_finding(reason: str, options: KafkaOptions) -> tuple[str, str] | None:
     alert = _ALERT.fullmatch(reason)
     said = alert[1] if alert else reason
-    about_ours = alert is not None and _CLIENT_CERTIFICATE.fullmatch(said)
+    about_ours = _CLIENT_CERTIFICATE.fullmatch(said)
     certificate = options.ssl_certificate_location
     if certificate is None and (about_ours or said == _EITHER):
         other = " (or there is no common cipher)" if said == _EITHER else ""

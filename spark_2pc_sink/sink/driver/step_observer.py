@@ -91,6 +91,6 @@ class BatchSpans:
     def report(self, report: BatchReport) -> None:
         if self._span is not None and self._span.is_recording():
             self._span.set_attribute(f"{_PREFIX}.placement", report.placement.name.lower())
-            found = {name: each for name, each in vars(report).items() if each is not None}
-            shown = found.keys() - _NO_ATTRIBUTES
-            self._span.set_attributes({f"{_PREFIX}.{name}": found[name] for name in shown})
+            for name, each in vars(report).items():
+                if name not in _NO_ATTRIBUTES and each is not None:
+                    self._span.set_attribute(f"{_PREFIX}.{name}", each)

@@ -90,7 +90,8 @@ def _private(execution: Any, name: str) -> Any | None:
 #: Plans that pass each row on as it arrives.
 _STRAIGHT: Final = re.compile(
     "LogicalRDD|Project|SubqueryAlias|EventTimeWatermark"  # the first: rows of a batch, already planned
-    r"|WriteToMicroBatchDataSource(V1)?|Streaming\w*Relation(V2)?"
+    "|WriteToMicroBatchDataSource(V1)?|StreamingRelation(V2)?"
+    "|StreamingExecutionRelation|StreamingDataSourceV2(Scan)?Relation"
 )
 #: No batch has as much: 1 PiB.
 _UNKNOWN_BYTES_MIN: Final = 2**50
@@ -115,10 +116,10 @@ def is_plain_plan(plan: Any) -> bool:
 _RECORDED_MS_MAX: Final = 10_000
 #: The operator with which an action reads the batch, or its copy after persist().
 _READERS: Final = frozenset({"Scan ExistingRDD", "InMemoryTableScan"})
-#: Operators allowed in the plan of an action that reads all of a batch unless it finds rows. A join, for example, need
-#: not read one side if the other is empty.
+#: Other operators allowed in the plan of an action that reads all of a batch unless it finds rows. A join, for example,
+#: need not read one side if the other is empty.
 _THOROUGH: Final = re.compile(
-    "Scan ExistingRDD|InMemoryTableScan|AdaptiveSparkPlan|AQEShuffleRead|ShuffleQueryStage|WholeStageCodegen"
+    "AdaptiveSparkPlan|AQEShuffleRead|ShuffleQueryStage|WholeStageCodegen"
     "|Coalesce|Exchange|Filter|HashAggregate|Project|(Collect|Global|Local)Limit"
 )
 #: WholeStageCodegen (1)
@@ -157,7 +158,7 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> b
         read = [node.rows for node in own if node.name in _READERS]
         if any(rows not in {None, "0"} for rows in read):
             return False
-        thorough = bool(read) and all(_THOROUGH.fullmatch(node.name) for node in own)
+        thorough = bool(read) and all(node.name in _READERS or _THOROUGH.fullmatch(node.name) for node in own)
         complete = None not in read or action.tasks == 0
         shown = shown or (action.succeeded and thorough and complete)
     return shown

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
+from contextlib import ExitStack
 from urllib.request import urlopen
 
 import pytest
@@ -125,3 +127,17 @@ def test_who_sends_nothing_or_too_much_is_cut_off(monkeypatch: pytest.MonkeyPatc
         with socket.create_connection(("127.0.0.1", port), timeout=10) as endless:
             endless.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX)
             assert endless.recv(100).startswith(b"HTTP/1.0 431")
+
+
+def test_who_is_one_too_many_waits_for_a_silent_one_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "CLIENT_DEADLINE_S", 1)
+    monkeypatch.setattr(web_server, "SOCKETS_MAX", 4)
+    with served(metrics_app(metrics(), MetricsAccess())) as port, ExitStack() as connected:
+        address = ("127.0.0.1", port)
+        *silent, late = (connected.enter_context(socket.create_connection(address, timeout=10)) for _ in range(3))
+        late.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        ready, _, _ = select.select([*silent, late], [], [], 10)
+        assert ready
+        assert late not in ready
+        assert [each.recv(1) for each in silent] == [b"", b""]
+        assert late.recv(100).startswith(b"HTTP/1.1 200")
